@@ -1,0 +1,22 @@
+"""Files that are either the old ones or the new ones, never half of each."""
+
+import os
+import pathlib
+
+
+def write_atomically(path: str | os.PathLike, text: str) -> None:
+    """Replaces the text of a file in one step, so that a killed process leaves a whole file behind.
+
+    Args:
+      path: file to write; its directory is created when missing.
+      text: whole content, written as UTF-8.
+    """
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The name of the process keeps two writers of one file from sharing a half-written copy.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
