@@ -18,7 +18,8 @@ _NAME = re.compile(rf"{_LETTERS}(?:_[A-Za-z0-9]|_\{{[A-Za-z0-9]{{1,8}}\}})?{_CLO
 _MINUS = r"\u2212\u2013\uff0d-"
 _SIGN = re.compile(rf"[+{_MINUS}]?")
 _SEPARATOR = r",\\[!,]|\{\\?,\}|\\,|[,\u2009\u202f]"
-_DIGITS = re.compile(rf"(?:[1-9][0-9]{{0,2}}({_SEPARATOR})[0-9]{{3}}(?:\1[0-9]{{3}})*|[0-9]+)(?:\.0*(?![0-9]))?(?![0-9])")
+_GROUPED = rf"[1-9][0-9]{{0,2}}({_SEPARATOR})[0-9]{{3}}(?:\1[0-9]{{3}})*"
+_DIGITS = re.compile(rf"(?:{_GROUPED}|[0-9]+)(?:\.0*(?![0-9]))?(?![0-9])")
 _NO_DIGIT = re.compile(r"[^0-9]")
 _PAIRS = ("()", "{}")
 

@@ -1,7 +1,7 @@
 """From a grade to a reward: named parts that are logged apart and added once.
 
 NumPy and plain floats only, because processes that grade answers have no use for an accelerator. The penalty is the
-same function as `rlzero.kernels.soft_overlong_penalty`, which is the one to use under `jit`; a test holds them together.
+same function as `rlzero.kernels.soft_overlong_penalty`, the one to use under `jit`; a test holds them together.
 """
 
 import dataclasses

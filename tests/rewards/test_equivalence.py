@@ -52,8 +52,8 @@ def test_read_as_an_integer(text, expected):
     "text",
     ["", " ", "3, 4", "3 4", "34, 35", "34 or 35", "34\n35", "1,23", "1,2345", "12,34", "0,123", r"1,234\,567", "34.5"]
     + ["34.05", ".5", "1e3", "0x22", "3/4", "9**9", "34!", "--7", "(34", "34)", "34}", "True", "False", "None", "nan"]
-    + ["inf", "\u0663\u0664", r"\neq 34", r"\not=34", "not=34", r"\approx 34", "~34", ">34", "x=y=5", "5=x", "x+y=5", r"x\neq 5"]
-    + ["34 cm", r"3\frac12", "52_8", "__import__('os').getcwd()", ".*", "3^4", r"\text{not } 34", "thirty-four"],
+    + ["inf", "\u0663\u0664", r"\neq 34", r"\not=34", "not=34", r"\approx 34", "~34", ">34", "x=y=5", "5=x", "x+y=5"]
+    + [r"x\neq 5", "34 cm", r"3\frac12", "52_8", "__import__('os').getcwd()", ".*", "3^4", r"\text{not } 34", "thirty-four"],
 )
 def test_not_read_when_it_is_not_plainly_one_integer(text):
     assert canonical_integer(text) is None

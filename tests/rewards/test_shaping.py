@@ -35,7 +35,9 @@ def test_penalty_is_the_kernel(cache):
     )
 
 
-@pytest.mark.parametrize(("grade", "values", "total"), [(_RIGHT, (1, 0), 1), (_WRONG, (1, 0), 0), (_WRONG, (1, -1), -1)])
+@pytest.mark.parametrize(
+    ("grade", "values", "total"), [(_RIGHT, (1, 0), 1), (_WRONG, (1, 0), 0), (_WRONG, (1, -1), -1)]
+)
 def test_correctness_pays_what_the_config_says(grade, values, total):
     result = reward(grade, 5, max_completion_length=10, correct=values[0], wrong=values[1])
     assert result.total == total

@@ -8,9 +8,8 @@ import pytest
 
 from rlzero.rewards import Grade, grade
 
-_CASES = [
-    json.loads(line) for line in (pathlib.Path(__file__).parent / "verifier_cases.jsonl").read_text("utf-8").splitlines()
-]
+_FILE = pathlib.Path(__file__).parent / "verifier_cases.jsonl"
+_CASES = [json.loads(line) for line in _FILE.read_text("utf-8").splitlines()]
 
 
 @pytest.mark.parametrize("case", _CASES, ids=[case["id"] for case in _CASES])
