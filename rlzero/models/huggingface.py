@@ -180,6 +180,15 @@ def config_json(config: ModelConfig) -> dict:
     }
 
 
+def load_tokenizer(path: str | os.PathLike):
+    """The `transformers` tokenizer of a model directory."""
+    # Without torch, importing transformers prints an advice that models are unavailable; only tokenizers are used here.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    import transformers  # seconds to import, so only where a tokenizer is wanted
+
+    return transformers.AutoTokenizer.from_pretrained(str(model_directory(path)))
+
+
 def stop_token_ids(path: str | os.PathLike, tokenizer=None) -> tuple[int, ...]:
     """Every id that ends a response: the union of generation_config.json, config.json and the tokenizer's EOS."""
     directory, ids = model_directory(path), set()

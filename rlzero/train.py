@@ -1,0 +1,230 @@
+r"""Reinforcement learning on verifiable rewards: the program, and the loop of the papers.
+
+    python -m rlzero.train --config=configs/demo.py:dapo --workdir=/tmp/rlzero
+
+Per rollout step: sample groups of completions with the current policy and grade them (dynamic sampling: until enough
+groups have contrast), update the policy on them, hand the new weights to the engine. Everything an experiment can vary
+is in `rlzero.training.config.Config`; this file strings the parts together.
+
+Exit codes: 0 done; 2 a command line or config that cannot be followed; 3 too many non-finite updates in a row (their
+batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint could not be written; 128 + n stopped by signal n, after a save.
+The same command again goes on from the newest complete checkpoint.
+"""
+
+import dataclasses
+import pathlib
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from absl import app, flags
+
+from rlzero.algorithms import Algorithm
+from rlzero.data import problems as problems_lib
+from rlzero.data import tasks
+from rlzero.data.prompts import PromptIterator
+from rlzero.evaluation import evaluate
+from rlzero.models import huggingface
+from rlzero.rollout.engine import Sampling
+from rlzero.rollout.local import LocalEngine
+from rlzero.rollout.sampler import Sampler, SamplerOptions
+from rlzero.rollout.scoring import make_scorer
+from rlzero.training import flags as flags_lib
+from rlzero.training.checkpoints import CheckpointError, Checkpoints
+from rlzero.training.clock import Clock
+from rlzero.training.config import Config, OptimizerSection, batch_table, save_resolved
+from rlzero.training.interruption import Interruption
+from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError, OptimizerOptions
+from rlzero.training.report import Report
+
+_TRAINING_PROBLEMS = 4096  # generated problems to draw from; an epoch of the demo is 64 steps
+
+
+def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> None:
+    """Trains until `config.steps` rollout steps are done or a signal asks to stop."""
+    clock = Clock()
+    with clock.phase("setup"):
+        changes = save_resolved(config, workdir)
+        run = make_run(config)
+        checkpoints = Checkpoints(workdir, keep=config.checkpoint.keep)
+        progress = restore(run, checkpoints)
+        report = Report(config, workdir, progress.step)
+        report.opening(run.description, batch_table(config), changes, progress.step)
+    if progress.before is None:
+        with clock.phase("evaluation"):
+            progress.before = assess(run)
+        report.evaluation(progress.step, progress.before)
+    while progress.step < config.steps and not interruption:
+        with clock.phase("rollout"):
+            rollout = run.sampler.collect(progress.step, progress.policy_version)
+        with clock.phase("train"):
+            result = run.learner.step(rollout.groups, progress.step, progress.policy_version)
+            progress.policy_version += result.updated
+            run.engine.update_weights(run.learner.params, progress.policy_version)
+        progress.step += 1
+        report.step(progress.step, rollout, result, clock.lap(), run.prompts)
+        if due(progress.step, config.evaluation.every_steps) and progress.step < config.steps:
+            with clock.phase("evaluation"):
+                report.evaluation(progress.step, assess(run))
+        if due(progress.step, config.checkpoint.every_steps):
+            with clock.phase("checkpoint"):
+                save(run, checkpoints, progress, clock)
+    with clock.phase("checkpoint"):
+        save(run, checkpoints, progress, clock)
+        checkpoints.close()
+    if progress.step >= config.steps:
+        with clock.phase("evaluation"):
+            after = assess(run)
+        report.evaluation(progress.step, after)
+        report.closing(progress.step, progress.before, after, progress.seconds_with(clock))
+    report.close()
+    clock.close()
+
+
+@dataclasses.dataclass
+class Run:
+    """The parts of a run, made from its config."""
+
+    config: Config
+    engine: LocalEngine
+    prompts: PromptIterator
+    sampler: Sampler
+    learner: Learner
+    held_out: list[problems_lib.Problem]
+    stop_ids: tuple[int, ...]
+    tokenizer: Any
+    description: str
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a run is; what a checkpoint holds besides arrays, prompts and carried groups."""
+
+    step: int = 0
+    policy_version: int = 0
+    before: dict[str, float] | None = None  # held-out accuracy of the untrained model
+    seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by phase, of earlier processes
+
+    def seconds_with(self, clock: Clock) -> dict[str, float]:
+        """Seconds by phase, this process included."""
+        phases = self.seconds.keys() | clock.total.keys()
+        return {phase: self.seconds.get(phase, 0.0) + clock.total.get(phase, 0.0) for phase in sorted(phases)}
+
+
+def make_run(config: Config) -> Run:
+    """Loads the model, prepares the problems, and makes engine, sampler and learner."""
+    algorithm = config.algorithm.freeze()
+    params, model = huggingface.load(config.model.path, config.model.dtype)
+    tokenizer = huggingface.load_tokenizer(config.model.path)
+    stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer)
+    limit = config.rollout.max_prompt_length
+    training, kept = problems_lib.prepare(
+        tasks.problems(config.data.task, "train", _TRAINING_PROBLEMS, seed=config.data.task_seed), tokenizer,
+        max_prompt_length=limit)
+    held_out, _ = problems_lib.prepare(
+        tasks.problems(config.data.task, "held_out", config.evaluation.problems, seed=config.data.task_seed), tokenizer,
+        max_prompt_length=limit)
+    problems_lib.refuse_overlap(training, held_out)
+    prompts = PromptIterator(training, seed=config.seed)
+    engine = LocalEngine(model, dtype=config.model.dtype)
+    engine.update_weights(params, 0)
+    score = make_scorer(
+        tokenizer, max_completion_length=config.rollout.max_completion_length, truncated=algorithm.truncated,
+        correct=config.reward.correct, wrong=config.reward.wrong, overlong_fraction=algorithm.overlong_fraction)
+    sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
+    sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
+    learner = Learner(model, algorithm, learner_options(config, algorithm), params)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    description = (
+        f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}, stop tokens "
+        f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in stop_ids)}\n"
+        f"problems   {config.data.task}: {kept}; {len(held_out)} held out\n"
+        f"algorithm  {algorithm.name}, on {jax.device_count()} {jax.default_backend()} device(s)")
+    return Run(config, engine, prompts, sampler, learner, held_out, stop_ids, tokenizer, description)
+
+
+def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
+    rollout = config.rollout
+    return SamplerOptions(
+        group_size=config.group_size, groups_per_step=config.prompts_per_step, dynamic=algorithm.dynamic_sampling,
+        max_rounds=rollout.max_generation_rounds, oversample=rollout.oversample, on_exhausted=rollout.on_exhausted,
+        max_carry_age=rollout.max_carry_age, min_usable=1 if algorithm.needs_critic else 2)
+
+
+def learner_options(config: Config, algorithm: Algorithm) -> LearnerOptions:
+    learner = config.learner
+    per_step = learner.mini_batches * learner.epochs
+
+    def optimizer(section: OptimizerSection) -> OptimizerOptions:
+        return OptimizerOptions(
+            section.learning_rate, section.warmup_steps * per_step, config.steps * per_step, section.schedule,
+            section.end_fraction, section.beta1, section.beta2, section.eps, section.weight_decay, section.max_grad_norm)
+
+    return LearnerOptions(
+        policy=optimizer(config.optimizer), critic=optimizer(config.critic) if algorithm.needs_critic else None,
+        group_size=config.group_size, max_completion_length=config.rollout.max_completion_length,
+        temperature=config.rollout.temperature, mini_batches=learner.mini_batches, epochs=learner.epochs,
+        micro_batch_size=learner.micro_batch_size, critic_warmup_steps=config.critic.policy_frozen_steps,
+        reference_refresh_steps=learner.reference_refresh_steps, max_bad_updates=learner.max_bad_updates,
+        seed=config.seed)
+
+
+def assess(run: Run) -> dict[str, float]:
+    """Accuracy on the held-out problems, sampled and greedy, as evaluation metrics."""
+    section, budget = run.config.evaluation, run.config.rollout.max_completion_length
+    score = make_scorer(run.tokenizer, max_completion_length=budget)
+    sampled = evaluate(run.engine, run.held_out, score,
+                       Sampling(budget, run.stop_ids, section.temperature, section.top_p),
+                       samples_per_problem=section.samples_per_problem, seed=run.config.seed)
+    greedy = evaluate(run.engine, run.held_out, score, Sampling(budget, run.stop_ids, temperature=0.0),
+                      samples_per_problem=1, seed=run.config.seed)
+    return {"accuracy": sampled.accuracy, "standard_error": sampled.standard_error, "greedy": greedy.accuracy,
+            f"pass_at_{section.samples_per_problem}": sampled.pass_at(section.samples_per_problem),
+            "length": sampled.mean_length, "truncated_fraction": sampled.truncated_fraction}
+
+
+def restore(run: Run, checkpoints: Checkpoints) -> Progress:
+    """Goes on from the newest complete checkpoint, or from the beginning."""
+    restored = checkpoints.restore(run.learner.arrays)
+    if restored is None:
+        return Progress()
+    run.learner.arrays, host = restored.arrays, restored.host
+    progress = Progress(**host["progress"])
+    run.prompts.set_state(host["prompts"])
+    run.sampler.set_state(host["carried"])
+    run.engine.update_weights(run.learner.params, progress.policy_version)
+    return progress
+
+
+def save(run: Run, checkpoints: Checkpoints, progress: Progress, clock: Clock) -> None:
+    """Starts writing a checkpoint of this step, unless there is one."""
+    host = {"progress": dataclasses.asdict(progress) | {"seconds": progress.seconds_with(clock)},
+            "prompts": run.prompts.get_state(), "carried": run.sampler.get_state()}
+    checkpoints.save(progress.step, run.learner.arrays, host)
+
+
+def due(step: int, every: int) -> bool:
+    return bool(every) and step % every == 0
+
+
+def main(config: Config) -> None:
+    workdir = pathlib.Path(flags.FLAGS.workdir).absolute()
+    with Interruption() as interruption:
+        try:
+            train(config, workdir, interruption)
+        except NonFiniteError as error:
+            path = workdir / "non_finite_batch.npz"
+            np.savez(path, **dataclasses.asdict(error.rows))
+            print(f"error: {error}. The batch is in {path}", file=sys.stderr)
+            sys.exit(3)
+        except CheckpointError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(4)
+    sys.exit(interruption.exit_code)
+
+
+if __name__ == "__main__":
+    flags_lib.define_flags()
+    app.run(main, flags_parser=flags_lib.parse)

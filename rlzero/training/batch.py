@@ -1,0 +1,143 @@
+"""From groups of completions to arrays: rows, their trained tokens, and micro-batches of few shapes.
+
+A row holds one prompt and one completion, right-padded. Everything is aligned with predictions: entry t of a `[B, S]`
+array belongs to `targets[:, t]`, the token after `tokens[:, t]`; so the kernels' `[B, T]` arrays are rows with T = S, and
+`mask` is true exactly where the target is a sampled token (the stop token included, the prompt never). Lengths come
+from the completions' records, not from searching for padding ids.
+
+Since a loss is a weighted sum over tokens, rows may be sorted by length, cut into micro-batches and padded freely.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import flax.struct
+import numpy as np
+
+from rlzero.rollout.sampler import Group
+
+ROW_MULTIPLE = 8  # micro-batches have a multiple of this many rows
+
+
+@flax.struct.dataclass
+class Rows:
+    """Arrays of B rows with S predictions each; what the jitted functions of the learner take.
+
+    `weights` is the response weight of each row (`kernels.response_weights`), 0 for padding rows. `mask` marks sampled
+    tokens, `trained` those that may enter a loss.
+    """
+
+    tokens: np.ndarray  # [B, S] int32
+    targets: np.ndarray  # [B, S] int32
+    positions: np.ndarray  # [B, S] int32
+    segments: np.ndarray  # [B, S] int32, 0 = padding
+    mask: np.ndarray  # [B, S] bool
+    trained: np.ndarray  # [B, S] bool
+    rollout_logprobs: np.ndarray  # [B, S] float32
+    old_logprobs: np.ndarray  # [B, S] float32
+    ref_logprobs: np.ndarray  # [B, S] float32
+    advantages: np.ndarray  # [B, S] float32
+    old_values: np.ndarray  # [B, S] float32
+    returns: np.ndarray  # [B, S] float32
+    weights: np.ndarray  # [B] float32
+
+
+@dataclasses.dataclass
+class Batch:
+    """The rows of one rollout step and what is known of them per response, as `[P, G]` arrays.
+
+    Row p·G + g is sample g of group p. A group that lost a sample keeps its place: the row is padding, `valid` false.
+    """
+
+    rows: Rows
+    rewards: np.ndarray  # [P, G] float32
+    valid: np.ndarray  # [P, G] bool: scored, may enter a baseline
+    lengths: np.ndarray  # [P, G] int32: trained tokens, 0 for a response that is not trained
+    fresh: np.ndarray  # [P, G] bool: sampled by the policy that is being trained now
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rewards.shape
+
+
+def make_batch(groups: Sequence[Group], group_size: int, *, mask_truncated: bool, policy_version: int) -> Batch:
+    """Lays the samples of `groups` out as rows.
+
+    Args:
+      groups: groups to train on, at most `group_size` samples each.
+      group_size: G.
+      mask_truncated: give responses that were cut at the budget no trained token; they still count in the baseline.
+      policy_version: version of the policy being trained.
+    """
+    P, G = len(groups), group_size
+    longest = max((len(s.completion.request.prompt_ids) + len(s.completion.completion_ids) - 1
+                   for group in groups for s in group.samples), default=1)
+    rows = empty_rows(P * G, width_bucket(longest))
+    rewards, lengths = np.zeros((P, G), np.float32), np.zeros((P, G), np.int32)
+    valid, fresh = np.zeros((P, G), bool), np.zeros((P, G), bool)
+    for p, group in enumerate(groups):
+        for g, sample in enumerate(group.samples):
+            completion, trained = sample.completion, sample.usable
+            if mask_truncated and completion.finish_reason == "length":
+                trained = False
+            _fill_row(rows, p * G + g, completion, trained)
+            rewards[p, g], valid[p, g] = sample.reward.total, sample.usable
+            lengths[p, g] = len(completion.completion_ids) if trained else 0
+            fresh[p, g] = completion.policy_version == policy_version
+    return Batch(rows, rewards, valid, lengths, fresh)
+
+
+def micro_batches(rows: Rows, indices: np.ndarray, micro_batch_size: int) -> Iterator[tuple[np.ndarray, Rows]]:
+    """Cuts the rows numbered `indices` into micro-batches, short rows together, each cropped to its own width.
+
+    Args:
+      rows: all rows.
+      indices: row numbers; rows without a sampled token are left out.
+      micro_batch_size: rows per micro-batch; 0 puts all rows into one.
+
+    Yields:
+      The row numbers of a micro-batch, and its `Rows`, padded with empty rows to a fixed size.
+    """
+    ends = np.where(rows.mask.any(axis=1), rows.mask.shape[1] - rows.mask[:, ::-1].argmax(axis=1), 0)
+    indices = np.asarray(indices)[ends[indices] > 0]
+    indices = indices[np.argsort(ends[indices], kind="stable")]
+    size = micro_batch_size or max(len(indices), 1)
+    padded_size = -(-size // ROW_MULTIPLE) * ROW_MULTIPLE
+    for start in range(0, len(indices), size):
+        chosen = indices[start:start + size]
+        padded = empty_rows(padded_size, width_bucket(int(ends[chosen].max())))
+        width = min(padded.tokens.shape[1], rows.tokens.shape[1])
+        for field in dataclasses.fields(Rows):
+            source, target = getattr(rows, field.name), getattr(padded, field.name)
+            if source.ndim == 1:
+                target[:len(chosen)] = source[chosen]
+            else:
+                target[:len(chosen), :width] = source[chosen, :width]
+        yield chosen, padded
+
+
+def width_bucket(width: int) -> int:
+    """The smallest of 16, 24, 32, 48, 64, 96, … (2^k and 1.5·2^k) that is at least `width`."""
+    power = max(16, 1 << max(width - 1, 1).bit_length())
+    return power * 3 // 4 if width <= power * 3 // 4 and power > 16 else power
+
+
+def empty_rows(count: int, width: int) -> Rows:
+    """`count` rows of padding: nothing sampled, nothing trained."""
+    kinds = {"int": np.int32, "bool": bool, "float": np.float32}
+    per_token = {"tokens": "int", "targets": "int", "positions": "int", "segments": "int", "mask": "bool",
+                 "trained": "bool", "rollout_logprobs": "float", "old_logprobs": "float", "ref_logprobs": "float",
+                 "advantages": "float", "old_values": "float", "returns": "float"}
+    arrays = {name: np.zeros((count, width), kinds[kind]) for name, kind in per_token.items()}
+    return Rows(weights=np.zeros(count, np.float32), **arrays)
+
+
+def _fill_row(rows, row, completion, trained):
+    prompt, completed = completion.request.prompt_ids, completion.completion_ids
+    ids = np.asarray(prompt + completed, np.int32)
+    width, first = len(ids) - 1, len(prompt) - 1  # prediction `first` is that of the first sampled token
+    rows.tokens[row, :width], rows.targets[row, :width] = ids[:-1], ids[1:]
+    rows.positions[row, :width], rows.segments[row, :width] = np.arange(width), 1
+    rows.mask[row, first:width] = True
+    rows.trained[row, first:width] = trained
+    rows.rollout_logprobs[row, first:width] = completion.rollout_logprobs

@@ -1,0 +1,378 @@
+"""The learner: score a batch, accumulate gradients micro-batch by micro-batch, apply one optimizer update.
+
+Three kinds of jitted functions do all device work, and each is usable alone:
+
+* `score` and `score_values`: log-probabilities and values of given rows, without gradients.
+* `accumulate_policy` and `accumulate_critic`: add one micro-batch's gradient to a float32 sum. The response weights were
+  computed from the whole optimizer batch, so sums are all there is to do: nothing here is divided by a local count.
+* `apply`: one optimizer update, or none if a gradient is not finite or no token was trained.
+
+`Learner` strings them together: P·G responses, `mini_batches` updates per epoch, several micro-batches each.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from rlzero import kernels
+from rlzero.algorithms import Algorithm
+from rlzero.models import transformer, value_head
+from rlzero.rollout.sampler import Group
+from rlzero.training.batch import Batch, Rows, make_batch, micro_batches
+from rlzero.training.metrics import Accumulator
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerOptions:
+    """AdamW with warm-up and global-norm clipping; counts are optimizer updates.
+
+    `schedule` is "constant" or "cosine" (down to `end_fraction` of the peak at `total_updates`).
+    """
+
+    learning_rate: float
+    warmup_updates: int = 0
+    total_updates: int = 1
+    schedule: str = "constant"
+    end_fraction: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+    def learning_rate_at(self, count: Any) -> Any:
+        """The learning rate of update number `count` (from 0): a function of the stored count alone."""
+        if self.schedule == "cosine":
+            body = optax.cosine_decay_schedule(self.learning_rate, max(1, self.total_updates - self.warmup_updates),
+                                               self.end_fraction)
+        else:
+            body = optax.constant_schedule(self.learning_rate)
+        if not self.warmup_updates:
+            return body(count)
+        warmup = optax.linear_schedule(self.learning_rate / self.warmup_updates, self.learning_rate,
+                                       max(1, self.warmup_updates - 1))
+        return optax.join_schedules([warmup, body], [self.warmup_updates])(count)
+
+    def transformation(self) -> optax.GradientTransformation:
+        """The optax chain: clip by global norm, then AdamW on the schedule."""
+        return optax.chain(
+            optax.clip_by_global_norm(self.max_grad_norm),
+            optax.adamw(self.learning_rate_at, self.beta1, self.beta2, self.eps, weight_decay=self.weight_decay))
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Parameters with their optimizer; `updates` counts applied updates, `bad` the non-finite ones in a row."""
+
+    params: Any
+    opt_state: Any
+    updates: jax.Array
+    skipped: jax.Array
+    bad: jax.Array
+
+
+def init_train_state(params: Any, options: OptimizerOptions) -> TrainState:
+    """A state that has seen no update."""
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(params, options.transformation().init(params), zero, jnp.copy(zero), jnp.copy(zero))
+
+
+def _logprobs(params, rows, model, temperature):
+    """Log-probabilities and entropies `[B, S]` of the targets under softmax(logits / temperature)."""
+    hidden, _ = transformer.forward(params, model, rows.tokens, rows.positions, rows.segments)
+    shape = rows.targets.shape
+    logprobs, entropy = kernels.token_logprobs(
+        hidden.reshape(-1, hidden.shape[-1]), transformer.unembedding(params), rows.targets.reshape(-1),
+        temperature=temperature)
+    return logprobs.reshape(shape), entropy.reshape(shape)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature"))
+def score(params: Any, rows: Rows, *, model: transformer.ModelConfig, temperature: float) -> jax.Array:
+    """Log-probabilities `[B, S]` of the rows' targets, at the temperature they were sampled with."""
+    return _logprobs(params, rows, model, temperature)[0]
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def score_values(critic_params: Any, rows: Rows, *, model: transformer.ModelConfig) -> jax.Array:
+    """The critic's values `[B, S]` of the states in which the rows' targets were chosen."""
+    return value_head.values(critic_params, model, rows.tokens, rows.positions, rows.segments)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "algorithm", "temperature"), donate_argnames="gradient")
+def accumulate_policy(params: Any, gradient: Any, rows: Rows, *, model: transformer.ModelConfig, algorithm: Algorithm,
+                      temperature: float) -> tuple[Any, jax.Array, dict]:
+    """Adds the policy loss's gradient on one micro-batch to `gradient`; also returns its loss and (sum, weight) metrics."""
+
+    def loss(params):
+        logprobs, entropy = _logprobs(params, rows, model, temperature)
+        return kernels.policy_loss(
+            logprobs, rows.old_logprobs, rows.advantages, rows.trained, rows.weights, algorithm=algorithm,
+            ref_logprobs=rows.ref_logprobs if algorithm.needs_reference else None,
+            rollout_logprobs=rows.rollout_logprobs, entropy=entropy)
+
+    (value, metrics), new = jax.value_and_grad(loss, has_aux=True)(params)
+    gradient = jax.tree.map(lambda total, part: total + part.astype(jnp.float32), gradient, new)
+    return gradient, value, metrics
+
+
+@functools.partial(jax.jit, static_argnames=("model", "algorithm"), donate_argnames="gradient")
+def accumulate_critic(params: Any, gradient: Any, rows: Rows, *, model: transformer.ModelConfig,
+                      algorithm: Algorithm) -> tuple[Any, jax.Array, dict]:
+    """Adds the gradient of the clipped value loss, a token mean by `rows.weights`, to `gradient`."""
+
+    def loss(params):
+        values = value_head.values(params, model, rows.tokens, rows.positions, rows.segments)
+        losses = kernels.clipped_value_loss(values, rows.old_values, rows.returns, rows.trained, clip=algorithm.value_clip)
+        return jnp.sum(losses * rows.weights[:, None])
+
+    value, new = jax.value_and_grad(loss)(params)
+    gradient = jax.tree.map(lambda total, part: total + part.astype(jnp.float32), gradient, new)
+    return gradient, value, {}
+
+
+@jax.jit
+def zero_gradient(params: Any) -> Any:
+    """A float32 accumulator in the shape of `params`."""
+    return jax.tree.map(lambda p: jnp.zeros_like(p, jnp.float32), params)
+
+
+@functools.partial(jax.jit, static_argnames="options", donate_argnames="state")
+def apply(state: TrainState, gradient: Any, *, options: OptimizerOptions) -> tuple[TrainState, dict]:
+    """One optimizer update, decided as a whole: if the gradient is not finite, nothing moves but a counter."""
+    norm = optax.global_norm(gradient)
+    finite = jnp.isfinite(norm)
+    gradient = jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, state.params)
+    changes, opt_state = options.transformation().update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, changes)
+    keep = functools.partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
+    new_state = TrainState(
+        params=keep(params, state.params), opt_state=keep(opt_state, state.opt_state),
+        updates=state.updates + finite, skipped=state.skipped + ~finite, bad=jnp.where(finite, 0, state.bad + 1))
+    one = jnp.ones_like(norm)
+    return new_state, {"gradient_norm": (jnp.where(finite, norm, 0.0), one * finite),
+                       "learning_rate": (options.learning_rate_at(state.updates) * one, one)}
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnerOptions:
+    """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.config`."""
+
+    policy: OptimizerOptions
+    critic: OptimizerOptions | None
+    group_size: int
+    max_completion_length: int
+    temperature: float
+    mini_batches: int = 1
+    epochs: int = 1
+    micro_batch_size: int = 0
+    critic_warmup_steps: int = 0
+    reference_refresh_steps: int = 0
+    max_bad_updates: int = 5
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """What a training step did.
+
+    Attributes:
+      metrics: (sum, weight) pairs, fetched from the device when they are read.
+      advantages: `[P, G]` mean advantage of each response.
+      updated: whether the policy's parameters changed.
+    """
+
+    metrics: Accumulator
+    advantages: np.ndarray
+    updated: bool
+
+
+class NonFiniteError(FloatingPointError):
+    """Too many updates in a row were not finite; `rows` is the batch of the last one."""
+
+    def __init__(self, message: str, rows: Rows):
+        super().__init__(message)
+        self.rows = rows
+
+
+class Learner:
+    """Owns the trained state and turns the groups of one rollout step into updates.
+
+    `arrays` is everything on the device that a checkpoint must hold: the policy's and the critic's `TrainState` and the
+    reference parameters, the last two only where the algorithm has them.
+    """
+
+    def __init__(self, model: transformer.ModelConfig, algorithm: Algorithm, options: LearnerOptions, params: Any):
+        self._model, self._algorithm, self._options = model, algorithm, options
+        self.arrays: dict[str, Any] = {"policy": init_train_state(params, options.policy)}
+        if algorithm.needs_reference:
+            self.arrays["reference"] = jax.tree.map(jnp.copy, params)
+        if algorithm.needs_critic:
+            self.arrays["critic"] = init_train_state(value_head.init_critic(params, model), options.critic)
+
+    @property
+    def params(self) -> Any:
+        return self.arrays["policy"].params
+
+    def step(self, groups: Sequence[Group], rollout_step: int, policy_version: int) -> StepResult:
+        """Trains on the groups of one rollout step.
+
+        Args:
+          groups: what the sampler returned; may be empty, then nothing moves.
+          rollout_step: number of the step, from 0: decides warm-ups and the order of mini-batches.
+          policy_version: version of the current policy; older samples keep their recorded log-probabilities.
+
+        Raises:
+          NonFiniteError: `max_bad_updates` updates in a row had a gradient that is not finite.
+        """
+        self._refresh_reference(rollout_step)
+        batch = make_batch(groups, self._options.group_size, policy_version=policy_version,
+                           mask_truncated=self._algorithm.truncated == "mask")
+        self._score(batch)
+        metrics, updates_before = Accumulator(), int(self.arrays["policy"].updates)
+        metrics.merge(self._assign_advantages(batch))
+        for chosen in self._mini_batches(len(groups), rollout_step):
+            for name in self._trained(rollout_step):
+                self._update(name, batch, chosen, metrics)
+        self._refuse_non_finite(batch)
+        updates = int(self.arrays["policy"].updates)
+        for name in ("policy", "critic"):
+            if name in self.arrays:
+                metrics.add(f"{name}/updates", jnp.copy(self.arrays[name].updates), 1.0)
+                metrics.add(f"{name}/skipped_updates", jnp.copy(self.arrays[name].skipped), 1.0)
+        return StepResult(metrics, _response_means(batch), updates > updates_before)
+
+    def _trained(self, rollout_step):
+        """What this step trains: during the critic's warm-up the policy stands still."""
+        if not self._algorithm.needs_critic:
+            return ("policy",)
+        return ("critic",) if rollout_step < self._options.critic_warmup_steps else ("critic", "policy")
+
+    def _refuse_non_finite(self, batch):
+        for name in ("policy", "critic"):
+            if name in self.arrays and int(self.arrays[name].bad) >= self._options.max_bad_updates:
+                raise NonFiniteError(
+                    f"{int(self.arrays[name].bad)} {name} updates in a row had a gradient that is not finite; the "
+                    "parameters are as before them. Look at the saved batch, lower the learning rate, or compute in "
+                    "float32", batch.rows)
+
+    def _refresh_reference(self, rollout_step):
+        every = self._options.reference_refresh_steps
+        if "reference" in self.arrays and every and rollout_step and rollout_step % every == 0:
+            self.arrays["reference"] = jax.tree.map(jnp.copy, self.params)
+
+    def _score(self, batch):
+        """Fills in old and reference log-probabilities and old values.
+
+        π_old is the policy that sampled a response. For fresh responses its log-probabilities are recomputed here, by
+        the function the loss uses; for carried ones they are the recorded `rollout_logprobs`.
+        """
+        rows, model, temperature = batch.rows, self._model, self._options.temperature
+        fresh = batch.fresh.reshape(-1, 1)
+        for chosen, micro in micro_batches(rows, np.arange(len(rows.weights)), self._options.micro_batch_size):
+            micro = jax.device_put(micro)
+            outputs = {"old_logprobs": score(self.params, micro, model=model, temperature=temperature)}
+            if "reference" in self.arrays:
+                outputs["ref_logprobs"] = score(self.arrays["reference"], micro, model=model, temperature=temperature)
+            if "critic" in self.arrays:
+                outputs["old_values"] = score_values(self.arrays["critic"].params, micro, model=model)
+            for name, value in outputs.items():
+                width = min(value.shape[1], rows.tokens.shape[1])
+                getattr(rows, name)[chosen, :width] = np.asarray(value)[:len(chosen), :width]
+        np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
+
+    def _assign_advantages(self, batch):
+        """Writes advantages (and returns) into the rows, one number per response or GAE per token; returns metrics."""
+        algorithm, rows, metrics = self._algorithm, batch.rows, {}
+        if not batch.rewards.size:
+            return metrics
+        penalty = np.zeros_like(rows.old_logprobs)
+        if algorithm.needs_reference and algorithm.kl_placement == "reward":
+            kl = kernels.kl(rows.old_logprobs, rows.ref_logprobs, rows.mask, estimator=algorithm.kl_estimator)
+            penalty = algorithm.kl_coef * np.asarray(kl)
+            metrics["reward/kl_penalty"] = (penalty.sum(), rows.mask.sum())
+        if algorithm.advantage == "gae":
+            return metrics | self._assign_gae(batch, penalty)
+        rewards = batch.rewards - penalty.sum(axis=1).reshape(batch.shape)
+        if algorithm.advantage == "leave_one_out":
+            advantages = kernels.leave_one_out(rewards, valid=batch.valid)
+        else:
+            advantages = kernels.group_relative(rewards, scale=algorithm.advantage_scale, ddof=algorithm.advantage_ddof,
+                                                eps=algorithm.advantage_eps, valid=batch.valid)
+        rows.advantages[:] = np.asarray(advantages).reshape(-1, 1) * rows.mask
+        return metrics
+
+    def _assign_gae(self, batch, penalty):
+        algorithm, rows = self._algorithm, batch.rows
+        token_rewards = -penalty
+        ends = np.flatnonzero(rows.mask.any(axis=1))
+        last = rows.mask.shape[1] - 1 - rows.mask[ends, ::-1].argmax(axis=1)
+        token_rewards[ends, last] += batch.rewards.reshape(-1)[ends]
+        advantages, returns = kernels.gae(token_rewards, rows.old_values, rows.mask, gamma=algorithm.gamma,
+                                          lam=algorithm.gae_lambda)
+        rows.returns[:] = np.asarray(returns)
+        if algorithm.whiten_advantages:
+            advantages = kernels.whiten(advantages, rows.trained)
+        rows.advantages[:] = np.asarray(advantages)
+        values, target = rows.old_values[rows.trained], rows.returns[rows.trained]
+        metrics = {"critic/value_mean": (values.sum(), values.size)}
+        if target.size and target.var() > 0:
+            metrics["critic/explained_variance"] = (1 - (target - values).var() / target.var(), 1.0)
+        return metrics
+
+    def _mini_batches(self, num_groups, rollout_step):
+        """Group numbers of each optimizer batch; a seeded shuffle per epoch, groups kept whole."""
+        for epoch in range(self._options.epochs):
+            order = np.random.default_rng((self._options.seed, rollout_step, epoch)).permutation(num_groups)
+            yield from (chosen for chosen in np.array_split(order, self._options.mini_batches) if len(chosen))
+
+    def _update(self, name, batch, chosen, metrics):
+        """One optimizer update of the policy or the critic on the groups `chosen`."""
+        lengths = batch.lengths[chosen]
+        if not lengths.any():
+            self.arrays[name] = _count_skipped(self.arrays[name])
+            return
+        rows, (_, G), state = batch.rows, batch.shape, self.arrays[name]
+        normalization = self._algorithm.normalization if name == "policy" else "token_mean"
+        weights = kernels.response_weights(lengths, normalization=normalization,
+                                           max_completion_length=self._options.max_completion_length)
+        indices = (chosen[:, None] * G + np.arange(G)).reshape(-1)
+        rows.weights[:] = 0
+        rows.weights[indices] = np.asarray(weights).reshape(-1)
+        gradient, loss = zero_gradient(state.params), 0.0
+        for _, micro in micro_batches(rows, indices, self._options.micro_batch_size):
+            metrics.add("batch/useful_token_fraction", float(micro.mask.sum()), float(micro.mask.size))
+            micro = jax.device_put(micro)
+            with jax.transfer_guard("disallow"):
+                gradient, part, new = self._accumulate(name, state.params, gradient, micro)
+            metrics.merge(new)
+            loss = loss + part
+        options = self._options.policy if name == "policy" else self._options.critic
+        with jax.transfer_guard("disallow"):
+            self.arrays[name], new = apply(state, gradient, options=options)
+        metrics.merge({f"{name}/{key}": pair for key, pair in new.items()} | {f"{name}/loss": (loss, 1.0)})
+
+    def _accumulate(self, name, params, gradient, micro):
+        if name == "critic":
+            return accumulate_critic(params, gradient, micro, model=self._model, algorithm=self._algorithm)
+        return accumulate_policy(params, gradient, micro, model=self._model, algorithm=self._algorithm,
+                                 temperature=self._options.temperature)
+
+
+@jax.jit
+def _count_skipped(state: TrainState) -> TrainState:
+    """An optimizer batch without a trained token: parameters, moments and counts stay bit-identical, one counter moves."""
+    return state.replace(skipped=state.skipped + 1)
+
+
+def _response_means(batch: Batch) -> np.ndarray:
+    """Mean advantage of each response `[P, G]`, for people to read."""
+    tokens = np.maximum(batch.rows.mask.sum(axis=1), 1)
+    return ((batch.rows.advantages * batch.rows.mask).sum(axis=1) / tokens).reshape(batch.shape)
