@@ -3,14 +3,15 @@
 Every algorithm minimizes one weighted sum over sampled tokens, `loss = -Σ_i c_i Σ_t f(ratio_it, A_it)`, so an algorithm
 is no class but the choice of A, f and c, plus how responses are sampled and what a truncated answer is worth:
 
-    name     advantage             critic  clip low/high  normalization   KL              sampling  source
-    ppo      GAE(1, 0.95), whiten  yes     0.2 / 0.2      token_mean      in reward, k1   plain     1707.06347, 1506.02438
-    grpo     (R - mean)/std        no      0.2 / 0.2      sequence_mean   in loss, k3     plain     2402.03300, 2501.12948
-    dr_grpo  R - mean              no      0.2 / 0.2      constant        none            plain     2503.20783
-    rloo     R - mean of others    no      0.2 / 0.2      constant        none            plain     2402.14740
-    dapo     (R - mean)/std        no      0.2 / 0.28     token_mean      none            dynamic   2503.14476
+    name     advantage              critic  clip low/high  normalization  KL             sampling  source
+    ppo      GAE(1, 0.95), whitened yes     0.2 / 0.2      token_mean     in reward, k1  plain     1707.06347
+    grpo     (R - mean) / std       no      0.2 / 0.2      sequence_mean  in loss, k3    plain     2402.03300
+    dr_grpo  R - mean               no      0.2 / 0.2      constant       none           plain     2503.20783
+    rloo     R - mean of others     no      0.2 / 0.2      constant       none           plain     2402.14740
+    dapo     (R - mean) / std       no      0.2 / 0.28     token_mean     none           dynamic   2503.14476
 
-(sources are arXiv ids). std is the sample deviation (ddof 1). `rloo` as published has no ratio clip; here it keeps the
+(sources are arXiv ids; GAE is 1506.02438, the KL coefficient of `grpo` that of DeepSeek-R1, 2501.12948). std is the
+sample deviation (ddof 1). `rloo` as published has no ratio clip; here it keeps the
 one of PPO, which is inactive for one update per batch; `clip_low=1, clip_high=inf` removes it. `dapo` averages over all
 tokens of the batch, as its public code does; `normalization="group_token_mean"` is its equation as written. It also has
 the soft overlong penalty, over the last fifth of the completion budget. Any column is a field and can be set alone:

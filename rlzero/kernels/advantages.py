@@ -80,7 +80,7 @@ def leave_one_out(rewards: jax.Array, *, valid: jax.Array | None = None) -> jax.
 
 
 def _shifted(rewards, valid):
-    """Rewards minus the first valid one of their group, 0 where not valid; the mask; the number of valid ones [P, 1]."""
+    """Rewards minus the first valid one of their group, 0 where not valid; the mask; the count of valid ones [P, 1]."""
     expect_rank("PG", rewards=rewards)
     expect_shape(jnp.shape(rewards), valid=valid)
     (rewards,) = as_floats(rewards)

@@ -3,6 +3,7 @@
 The checks run at trace time and cost nothing in the compiled program.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -49,7 +50,8 @@ def as_mask(mask: Any) -> jax.Array:
 def clean(mask: jax.Array, *arrays: Any) -> tuple[Any, ...]:
     """Replaces what stands at mask 0 by 0; None stays None.
 
-    This has to happen before any `exp`: `0 * exp(garbage)` is NaN, and so is the gradient of `where(mask, exp(garbage), 0)`.
+    This has to happen before any `exp`: `0 * exp(garbage)` is NaN, and so is the gradient of
+    `where(mask, exp(garbage), 0)`.
     """
     return tuple(array if array is None else jnp.where(mask, array, jnp.zeros_like(array)) for array in arrays)
 
@@ -80,16 +82,15 @@ def global_sum(x: jax.Array, axis_names: tuple[str, ...]) -> jax.Array:
 
 
 def match_varying(tree: Any) -> Any:
-    """Marks all leaves as varying over every mesh axis that any of them varies over (inside shard_map; else a no-op).
+    """Makes all leaves vary over every mesh axis that any of them varies over; a no-op outside shard_map.
 
-    The transpose of the mark is a psum, so the gradient of a replicated head is added over the devices that used it
-    even where a custom_vjp hides the head from shard_map's own bookkeeping.
+    An operation on a varying and a replicated array marks the replicated one as varying, and the transpose of the mark
+    is a psum. So the gradient of a replicated head is added over the devices that used it even where a custom_vjp hides
+    the head from shard_map's own bookkeeping. The operation here is a `where` that always picks the leaf.
     """
     tree = jax.tree.map(jnp.asarray, tree)
-    axes = frozenset().union(*(jax.typeof(leaf).vma for leaf in jax.tree.leaves(tree)))
-
-    def mark(leaf):
-        missing = tuple(sorted(axes - jax.typeof(leaf).vma))
-        return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
-
-    return jax.tree.map(mark, tree)
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return tree
+    never = [jnp.any(jnp.zeros_like(leaf.ravel()[:1], dtype=bool)) for leaf in jax.tree.leaves(tree)]
+    never = functools.reduce(jnp.logical_or, never)
+    return jax.tree.map(lambda leaf: jnp.where(never, jnp.zeros_like(leaf), leaf), tree)

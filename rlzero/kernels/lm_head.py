@@ -21,7 +21,7 @@ from rlzero.kernels.arrays import as_floats, as_mask, clean, expect_rank, expect
 from rlzero.kernels.divergence import entropy_of
 from rlzero.kernels.policy import Metrics, TokenConstants, expect_inputs, token_terms
 
-_LOGITS_BYTES = 2**28
+_LOGITS_BYTES = 2**27
 _ROWS_MULTIPLE = 128
 
 
@@ -45,7 +45,8 @@ def token_logprobs(
       unembedding: [D, V].
       targets: [N], integers in [0, V). Out of range gives NaN.
       temperature: the sampling temperature, positive; the log-probs are those of what was sampled.
-      chunk: tokens at a time; None takes as many as give 256 MiB of float32 logits.
+      chunk: tokens at a time; None picks a number. All at once if their float32 logits stay under 128 MiB or a quarter
+        of the size of the unembedding's float32 gradient, else as many as do.
 
     Returns:
       logprobs [N], never positive, and entropy [N], in nats, float32 or wider.
@@ -89,7 +90,7 @@ def fused_policy_loss(
       weights: [N], the response weight of each token's response.
       algorithm: read as in `policy_loss`.
       temperature: the sampling temperature, positive.
-      chunk: tokens at a time; None takes as many as give 256 MiB of float32 logits.
+      chunk: tokens at a time; None picks a number as in `token_logprobs`.
       mask: [N], 1 for trained tokens; None for all whose weight is not 0. The others may hold anything.
       ref_logprobs: [N], of the reference policy, if the loss has a divergence.
       rollout_logprobs: [N], from the rollout engine, if `algorithm.importance_cap` is set.
@@ -128,7 +129,7 @@ def _check(hidden, unembedding, targets, temperature, chunk) -> int:
     if not jnp.issubdtype(jnp.asarray(targets).dtype, jnp.integer):
         raise ValueError(f"expected targets to be integers, got {jnp.asarray(targets).dtype}")
     if chunk is None:
-        pieces = max(1, math.ceil(tokens * vocabulary * 4 / _LOGITS_BYTES))
+        pieces = max(1, math.ceil(tokens * vocabulary * 4 / max(_LOGITS_BYTES, width * vocabulary)))
         return max(1, tokens) if pieces == 1 else math.ceil(tokens / pieces / _ROWS_MULTIPLE) * _ROWS_MULTIPLE
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"expected chunk to be a positive int or None, got {chunk!r}")
