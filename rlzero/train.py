@@ -187,11 +187,11 @@ def assess(run: Run) -> dict[str, float]:
 
 def restore(run: Run, checkpoints: Checkpoints) -> Progress:
     """Goes on from the newest complete checkpoint, or from the beginning."""
-    restored = checkpoints.restore(run.learner.arrays)
+    restored = checkpoints.restore(run.learner.get_state())
     if restored is None:
         return Progress()
-    run.learner.arrays, host = restored.arrays, restored.host
-    progress = Progress(**host["progress"])
+    host, progress = restored.host, Progress(**restored.host["progress"])
+    run.learner.set_state(restored.arrays)
     run.prompts.set_state(host["prompts"])
     run.sampler.set_state(host["carried"])
     run.engine.update_weights(run.learner.params, progress.policy_version)
@@ -202,7 +202,7 @@ def save(run: Run, checkpoints: Checkpoints, progress: Progress, clock: Clock) -
     """Starts writing a checkpoint of this step, unless there is one."""
     host = {"progress": dataclasses.asdict(progress) | {"seconds": progress.seconds_with(clock)},
             "prompts": run.prompts.get_state(), "carried": run.sampler.get_state()}
-    checkpoints.save(progress.step, run.learner.arrays, host)
+    checkpoints.save(progress.step, run.learner.get_state(), host)
 
 
 def due(step: int, every: int) -> bool:

@@ -205,8 +205,8 @@ class NonFiniteError(FloatingPointError):
 class Learner:
     """Owns the trained state and turns the groups of one rollout step into updates.
 
-    `arrays` is everything on the device that a checkpoint must hold: the policy's and the critic's `TrainState` and the
-    reference parameters, the last two only where the algorithm has them.
+    `arrays` is all it has on the device: the policy's and the critic's `TrainState` and the reference parameters, the
+    last two only where the algorithm has them.
     """
 
     def __init__(self, model: transformer.ModelConfig, algorithm: Algorithm, options: LearnerOptions, params: Any):
@@ -220,6 +220,15 @@ class Learner:
     @property
     def params(self) -> Any:
         return self.arrays["policy"].params
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything a checkpoint must hold, the policy's parameters under a name of their own, "params"."""
+        return self.arrays | {"params": self.params, "policy": self.arrays["policy"].replace(params=None)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Takes what `get_state` returned."""
+        policy = state["policy"].replace(params=state["params"])
+        self.arrays = {name: state[name] for name in self.arrays} | {"policy": policy}
 
     def step(self, groups: Sequence[Group], rollout_step: int, policy_version: int) -> StepResult:
         """Trains on the groups of one rollout step.
