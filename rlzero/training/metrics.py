@@ -115,9 +115,10 @@ class MetricsWriter:
         files.write_atomically(self._path, "".join(_json_line(record) + "\n" for record in kept))
         self._last = kept[-1]["step"] if kept else -1
         self._file = self._path.open("a", encoding="utf-8")
-        # purge_step makes TensorBoard forget what an earlier process drew after the step the run goes on from.
-        self._board = tensorboardX.SummaryWriter(str(pathlib.Path(workdir) / "tensorboard"), purge_step=resume_step + 1,
-                                                 filename_suffix=f".{name}")
+        # purge_step makes TensorBoard forget what an earlier process drew after the step the run goes on from. It acts
+        # on a whole directory, so another series has its own.
+        board = pathlib.Path(workdir) / "tensorboard" / ("" if name == "metrics" else name)
+        self._board = tensorboardX.SummaryWriter(str(board), purge_step=resume_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes the metrics of a step.
