@@ -39,7 +39,7 @@ from rlzero.training.interruption import Interruption
 from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError, OptimizerOptions
 from rlzero.training.report import Report
 
-_TRAINING_PROBLEMS = 4096  # generated problems to draw from; an epoch of the demo is 64 steps
+_TRAINING_PROBLEMS = 3072  # generated problems to draw from; an epoch of the demo is 48 steps
 
 
 def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from absl import flags
+from absl import logging
 from ml_collections import config_flags
 
 from rlzero.training import config as config_lib
@@ -75,7 +76,10 @@ def parse(argv: Sequence[str], *, required: Iterable[str] = ("config", "workdir"
       SystemExit: with code 2, after the reason was printed to stderr.
     """
     try:
-        return _parse(argv, required, validate, flag_values)
+        config = _parse(argv, required, validate, flag_values)
+        if "verbosity" not in flag_values or not flag_values["verbosity"].present:
+            logging.set_verbosity(logging.WARNING)  # jax and orbax chat at level info
+        return config
     except UsageError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
         raise SystemExit(2) from None
