@@ -164,8 +164,8 @@ def learner_options(config: Config, algorithm: Algorithm) -> LearnerOptions:
 
     return LearnerOptions(
         policy=optimizer(config.optimizer), critic=optimizer(config.critic) if algorithm.needs_critic else None,
-        group_size=config.group_size, max_completion_length=config.rollout.max_completion_length,
-        temperature=config.rollout.temperature, mini_batches=learner.mini_batches, epochs=learner.epochs,
+        groups_per_step=config.prompts_per_step, group_size=config.group_size,
+        max_completion_length=config.rollout.max_completion_length, temperature=config.rollout.temperature, mini_batches=learner.mini_batches, epochs=learner.epochs,
         micro_batch_size=learner.micro_batch_size, critic_warmup_steps=config.critic.policy_frozen_steps,
         reference_refresh_steps=learner.reference_refresh_steps, max_bad_updates=learner.max_bad_updates,
         seed=config.seed)

@@ -6,6 +6,7 @@ half of its rows are done; the live half moves into a batch of half the size, so
 Batch sizes are powers of two and prompt widths multiples of 8, which bounds the number of compilations.
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -69,7 +70,7 @@ class LocalEngine:
 
     def _generate_batch(self, requests, sampling):
         temperature = jnp.float32(sampling.temperature)
-        statics = dict(config=self._config, sampling=_static(sampling), dtype=self._dtype)
+        statics = dict(config=self._config, sampling=dataclasses.replace(sampling, temperature=1.0), dtype=self._dtype)
         rows = _prefill(self._params, *_left_padded(requests), temperature, **statics)
         live = list(requests) + [None] * (rows.done.shape[0] - len(requests))
         while True:
@@ -107,12 +108,6 @@ class _Rows:
     ids: jax.Array  # [B, T]
     logprobs: jax.Array  # [B, T] float32
     step: jax.Array  # scalar
-
-
-def _static(sampling):
-    """The part of `sampling` that is compiled in; the temperature itself is an argument."""
-    return sampling if sampling.temperature == 0 else sampling.__class__(
-        sampling.max_new_tokens, sampling.stop_ids, 1.0, sampling.top_p, sampling.top_k)
 
 
 def _bucket(rows):
@@ -188,16 +183,17 @@ def _record(rows, token, logprob, sampling):
 
 
 def _draw(params, hidden_BD, seeds, step, temperature, sampling):
-    """Draws one token per row by the Gumbel-max trick; returns ids and their log-probabilities when drawn so."""
+    """Draws one token per row by the Gumbel-max trick; returns ids and their log-probabilities when drawn so.
+
+    At temperature 0 the most likely token is taken, and its log-probability is that at temperature 1.
+    """
     unembedding = transformer.unembedding(params).astype(hidden_BD.dtype)
     logits_BV = jnp.matmul(hidden_BD, unembedding, preferred_element_type=jnp.float32)
-    if sampling.temperature == 0:
-        token = jnp.argmax(logits_BV, axis=-1).astype(jnp.int32)
-    else:
-        logits_BV = _truncated(logits_BV / temperature, sampling.top_p, sampling.top_k)
-        keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), step))(seeds)
-        gumbel_BV = jax.vmap(lambda key: jax.random.gumbel(key, logits_BV.shape[1:]))(keys)
-        token = jnp.argmax(logits_BV + gumbel_BV, axis=-1).astype(jnp.int32)
+    greedy = temperature == 0
+    logits_BV = _truncated(logits_BV / jnp.where(greedy, 1.0, temperature), sampling.top_p, sampling.top_k)
+    keys = jax.vmap(lambda seed: jax.random.fold_in(jax.random.key(seed), step))(seeds)
+    gumbel_BV = jax.vmap(lambda key: jax.random.gumbel(key, logits_BV.shape[1:]))(keys)
+    token = jnp.argmax(jnp.where(greedy, logits_BV, logits_BV + gumbel_BV), axis=-1).astype(jnp.int32)
     chosen = jnp.take_along_axis(logits_BV, token[:, None], axis=-1)[:, 0]
     return token, jnp.minimum(chosen - jax.nn.logsumexp(logits_BV, axis=-1), 0.0)
 

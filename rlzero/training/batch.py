@@ -16,7 +16,7 @@ import numpy as np
 
 from rlzero.rollout.sampler import Group
 
-ROW_MULTIPLE = 8  # micro-batches have a multiple of this many rows
+_FEWEST_ROWS = 8
 
 
 @flax.struct.dataclass
@@ -60,16 +60,18 @@ class Batch:
         return self.rewards.shape
 
 
-def make_batch(groups: Sequence[Group], group_size: int, *, mask_truncated: bool, policy_version: int) -> Batch:
+def make_batch(groups: Sequence[Group], group_size: int, *, num_groups: int, mask_truncated: bool,
+               policy_version: int) -> Batch:
     """Lays the samples of `groups` out as rows.
 
     Args:
       groups: groups to train on, at most `group_size` samples each.
       group_size: G.
+      num_groups: P, at least the number of groups; the rest is padding, so that shapes do not follow the data.
       mask_truncated: give responses that were cut at the budget no trained token; they still count in the baseline.
       policy_version: version of the policy being trained.
     """
-    P, G = len(groups), group_size
+    P, G = num_groups, group_size
     longest = max((len(s.completion.request.prompt_ids) + len(s.completion.completion_ids) - 1
                    for group in groups for s in group.samples), default=1)
     rows = empty_rows(P * G, width_bucket(longest))
@@ -96,16 +98,15 @@ def micro_batches(rows: Rows, indices: np.ndarray, micro_batch_size: int) -> Ite
       micro_batch_size: rows per micro-batch; 0 puts all rows into one.
 
     Yields:
-      The row numbers of a micro-batch, and its `Rows`, padded with empty rows to a fixed size.
+      The row numbers of a micro-batch, and its `Rows`, padded with empty rows to a `row_bucket`.
     """
     ends = np.where(rows.mask.any(axis=1), rows.mask.shape[1] - rows.mask[:, ::-1].argmax(axis=1), 0)
     indices = np.asarray(indices)[ends[indices] > 0]
     indices = indices[np.argsort(ends[indices], kind="stable")]
     size = micro_batch_size or max(len(indices), 1)
-    padded_size = -(-size // ROW_MULTIPLE) * ROW_MULTIPLE
     for start in range(0, len(indices), size):
         chosen = indices[start:start + size]
-        padded = empty_rows(padded_size, width_bucket(int(ends[chosen].max())))
+        padded = empty_rows(row_bucket(len(chosen)), width_bucket(int(ends[chosen].max())))
         width = min(padded.tokens.shape[1], rows.tokens.shape[1])
         for field in dataclasses.fields(Rows):
             source, target = getattr(rows, field.name), getattr(padded, field.name)
@@ -114,6 +115,11 @@ def micro_batches(rows: Rows, indices: np.ndarray, micro_batch_size: int) -> Ite
             else:
                 target[:len(chosen), :width] = source[chosen, :width]
         yield chosen, padded
+
+
+def row_bucket(rows: int) -> int:
+    """The smallest of 8, 16, 32, … that is at least `rows`."""
+    return max(_FEWEST_ROWS, 1 << (rows - 1).bit_length())
 
 
 def width_bucket(width: int) -> int:

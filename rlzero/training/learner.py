@@ -1,11 +1,11 @@
 """The learner: score a batch, accumulate gradients micro-batch by micro-batch, apply one optimizer update.
 
-Three kinds of jitted functions do all device work, and each is usable alone:
+Jitted functions do all device work, and each is usable alone:
 
 * `score` and `score_values`: log-probabilities and values of given rows, without gradients.
 * `accumulate_policy` and `accumulate_critic`: add one micro-batch's gradient to a float32 sum. The response weights were
   computed from the whole optimizer batch, so sums are all there is to do: nothing here is divided by a local count.
-* `apply`: one optimizer update, or none if a gradient is not finite or no token was trained.
+* `optimizer.apply`: one optimizer update, or none if the gradient is not finite.
 
 `Learner` strings them together: P·G responses, `mini_batches` updates per epoch, several micro-batches each.
 """
@@ -15,73 +15,20 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from rlzero import kernels
 from rlzero.algorithms import Algorithm
 from rlzero.models import transformer, value_head
 from rlzero.rollout.sampler import Group
+from rlzero.training.advantages import assign_advantages
 from rlzero.training.batch import Batch, Rows, make_batch, micro_batches
 from rlzero.training.metrics import Accumulator
+from rlzero.training.optimizer import OptimizerOptions, TrainState, apply, count_skipped, init_train_state, zero_gradient
 
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerOptions:
-    """AdamW with warm-up and global-norm clipping; counts are optimizer updates.
-
-    `schedule` is "constant" or "cosine" (down to `end_fraction` of the peak at `total_updates`).
-    """
-
-    learning_rate: float
-    warmup_updates: int = 0
-    total_updates: int = 1
-    schedule: str = "constant"
-    end_fraction: float = 0.0
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-
-    def learning_rate_at(self, count: Any) -> Any:
-        """The learning rate of update number `count` (from 0): a function of the stored count alone."""
-        if self.schedule == "cosine":
-            body = optax.cosine_decay_schedule(self.learning_rate, max(1, self.total_updates - self.warmup_updates),
-                                               self.end_fraction)
-        else:
-            body = optax.constant_schedule(self.learning_rate)
-        if not self.warmup_updates:
-            return body(count)
-        warmup = optax.linear_schedule(self.learning_rate / self.warmup_updates, self.learning_rate,
-                                       max(1, self.warmup_updates - 1))
-        return optax.join_schedules([warmup, body], [self.warmup_updates])(count)
-
-    def transformation(self) -> optax.GradientTransformation:
-        """The optax chain: clip by global norm, then AdamW on the schedule."""
-        return optax.chain(
-            optax.clip_by_global_norm(self.max_grad_norm),
-            optax.adamw(self.learning_rate_at, self.beta1, self.beta2, self.eps, weight_decay=self.weight_decay))
-
-
-@flax.struct.dataclass
-class TrainState:
-    """Parameters with their optimizer; `updates` counts applied updates, `bad` the non-finite ones in a row."""
-
-    params: Any
-    opt_state: Any
-    updates: jax.Array
-    skipped: jax.Array
-    bad: jax.Array
-
-
-def init_train_state(params: Any, options: OptimizerOptions) -> TrainState:
-    """A state that has seen no update."""
-    zero = jnp.zeros((), jnp.int32)
-    return TrainState(params, options.transformation().init(params), zero, jnp.copy(zero), jnp.copy(zero))
+_response_weights = jax.jit(kernels.response_weights, static_argnames=("normalization", "max_completion_length"))
 
 
 def _logprobs(params, rows, model, temperature):
@@ -138,35 +85,13 @@ def accumulate_critic(params: Any, gradient: Any, rows: Rows, *, model: transfor
     return gradient, value, {}
 
 
-@jax.jit
-def zero_gradient(params: Any) -> Any:
-    """A float32 accumulator in the shape of `params`."""
-    return jax.tree.map(lambda p: jnp.zeros_like(p, jnp.float32), params)
-
-
-@functools.partial(jax.jit, static_argnames="options", donate_argnames="state")
-def apply(state: TrainState, gradient: Any, *, options: OptimizerOptions) -> tuple[TrainState, dict]:
-    """One optimizer update, decided as a whole: if the gradient is not finite, nothing moves but a counter."""
-    norm = optax.global_norm(gradient)
-    finite = jnp.isfinite(norm)
-    gradient = jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, state.params)
-    changes, opt_state = options.transformation().update(gradient, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, changes)
-    keep = functools.partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
-    new_state = TrainState(
-        params=keep(params, state.params), opt_state=keep(opt_state, state.opt_state),
-        updates=state.updates + finite, skipped=state.skipped + ~finite, bad=jnp.where(finite, 0, state.bad + 1))
-    one = jnp.ones_like(norm)
-    return new_state, {"gradient_norm": (jnp.where(finite, norm, 0.0), one * finite),
-                       "learning_rate": (options.learning_rate_at(state.updates) * one, one)}
-
-
 @dataclasses.dataclass(frozen=True)
 class LearnerOptions:
     """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.config`."""
 
     policy: OptimizerOptions
     critic: OptimizerOptions | None
+    groups_per_step: int
     group_size: int
     max_completion_length: int
     temperature: float
@@ -242,11 +167,12 @@ class Learner:
           NonFiniteError: `max_bad_updates` updates in a row had a gradient that is not finite.
         """
         self._refresh_reference(rollout_step)
-        batch = make_batch(groups, self._options.group_size, policy_version=policy_version,
-                           mask_truncated=self._algorithm.truncated == "mask")
+        options = self._options
+        batch = make_batch(groups, options.group_size, num_groups=max(options.groups_per_step, len(groups)),
+                           policy_version=policy_version, mask_truncated=self._algorithm.truncated == "mask")
         self._score(batch)
         metrics, updates_before = Accumulator(), int(self.arrays["policy"].updates)
-        metrics.merge(self._assign_advantages(batch))
+        metrics.merge(assign_advantages(batch, self._algorithm))
         for chosen in self._mini_batches(len(groups), rollout_step):
             for name in self._trained(rollout_step):
                 self._update(name, batch, chosen, metrics)
@@ -256,7 +182,7 @@ class Learner:
             if name in self.arrays:
                 metrics.add(f"{name}/updates", jnp.copy(self.arrays[name].updates), 1.0)
                 metrics.add(f"{name}/skipped_updates", jnp.copy(self.arrays[name].skipped), 1.0)
-        return StepResult(metrics, _response_means(batch), updates > updates_before)
+        return StepResult(metrics, _response_means(batch)[:len(groups)], updates > updates_before)
 
     def _trained(self, rollout_step):
         """What this step trains: during the critic's warm-up the policy stands still."""
@@ -297,45 +223,6 @@ class Learner:
                 getattr(rows, name)[chosen, :width] = np.asarray(value)[:len(chosen), :width]
         np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
 
-    def _assign_advantages(self, batch):
-        """Writes advantages (and returns) into the rows, one number per response or GAE per token; returns metrics."""
-        algorithm, rows, metrics = self._algorithm, batch.rows, {}
-        if not batch.rewards.size:
-            return metrics
-        penalty = np.zeros_like(rows.old_logprobs)
-        if algorithm.needs_reference and algorithm.kl_placement == "reward":
-            kl = kernels.kl(rows.old_logprobs, rows.ref_logprobs, rows.mask, estimator=algorithm.kl_estimator)
-            penalty = algorithm.kl_coef * np.asarray(kl)
-            metrics["reward/kl_penalty"] = (penalty.sum(), rows.mask.sum())
-        if algorithm.advantage == "gae":
-            return metrics | self._assign_gae(batch, penalty)
-        rewards = batch.rewards - penalty.sum(axis=1).reshape(batch.shape)
-        if algorithm.advantage == "leave_one_out":
-            advantages = kernels.leave_one_out(rewards, valid=batch.valid)
-        else:
-            advantages = kernels.group_relative(rewards, scale=algorithm.advantage_scale, ddof=algorithm.advantage_ddof,
-                                                eps=algorithm.advantage_eps, valid=batch.valid)
-        rows.advantages[:] = np.asarray(advantages).reshape(-1, 1) * rows.mask
-        return metrics
-
-    def _assign_gae(self, batch, penalty):
-        algorithm, rows = self._algorithm, batch.rows
-        token_rewards = -penalty
-        ends = np.flatnonzero(rows.mask.any(axis=1))
-        last = rows.mask.shape[1] - 1 - rows.mask[ends, ::-1].argmax(axis=1)
-        token_rewards[ends, last] += batch.rewards.reshape(-1)[ends]
-        advantages, returns = kernels.gae(token_rewards, rows.old_values, rows.mask, gamma=algorithm.gamma,
-                                          lam=algorithm.gae_lambda)
-        rows.returns[:] = np.asarray(returns)
-        if algorithm.whiten_advantages:
-            advantages = kernels.whiten(advantages, rows.trained)
-        rows.advantages[:] = np.asarray(advantages)
-        values, target = rows.old_values[rows.trained], rows.returns[rows.trained]
-        metrics = {"critic/value_mean": (values.sum(), values.size)}
-        if target.size and target.var() > 0:
-            metrics["critic/explained_variance"] = (1 - (target - values).var() / target.var(), 1.0)
-        return metrics
-
     def _mini_batches(self, num_groups, rollout_step):
         """Group numbers of each optimizer batch; a seeded shuffle per epoch, groups kept whole."""
         for epoch in range(self._options.epochs):
@@ -344,17 +231,17 @@ class Learner:
 
     def _update(self, name, batch, chosen, metrics):
         """One optimizer update of the policy or the critic on the groups `chosen`."""
-        lengths = batch.lengths[chosen]
-        if not lengths.any():
-            self.arrays[name] = _count_skipped(self.arrays[name])
+        if not batch.lengths[chosen].any():
+            self.arrays[name] = count_skipped(self.arrays[name])
             return
         rows, (_, G), state = batch.rows, batch.shape, self.arrays[name]
         normalization = self._algorithm.normalization if name == "policy" else "token_mean"
-        weights = kernels.response_weights(lengths, normalization=normalization,
-                                           max_completion_length=self._options.max_completion_length)
+        in_batch = np.isin(np.arange(len(batch.lengths)), chosen)[:, None]
+        rows.weights[:] = np.asarray(_response_weights(
+            batch.lengths * in_batch, normalization=normalization,
+            max_completion_length=self._options.max_completion_length,
+            num_responses=np.float32(len(chosen) * G) if normalization == "constant" else None)).reshape(-1)
         indices = (chosen[:, None] * G + np.arange(G)).reshape(-1)
-        rows.weights[:] = 0
-        rows.weights[indices] = np.asarray(weights).reshape(-1)
         gradient, loss = zero_gradient(state.params), 0.0
         for _, micro in micro_batches(rows, indices, self._options.micro_batch_size):
             metrics.add("batch/useful_token_fraction", float(micro.mask.sum()), float(micro.mask.size))
@@ -373,12 +260,6 @@ class Learner:
             return accumulate_critic(params, gradient, micro, model=self._model, algorithm=self._algorithm)
         return accumulate_policy(params, gradient, micro, model=self._model, algorithm=self._algorithm,
                                  temperature=self._options.temperature)
-
-
-@jax.jit
-def _count_skipped(state: TrainState) -> TrainState:
-    """An optimizer batch without a trained token: parameters, moments and counts stay bit-identical, one counter moves."""
-    return state.replace(skipped=state.skipped + 1)
 
 
 def _response_means(batch: Batch) -> np.ndarray:
