@@ -308,7 +308,7 @@ def batch_table(config: Config) -> str:
         ("tokens per step, at most", responses * length, f"{responses} responses x ({config.rollout.max_prompt_length} "
          f"prompt + {config.rollout.max_completion_length} completion)"),
         ("optimizer updates per step", updates,
-         f"{config.learner.mini_batches} mini-batches x {config.learner.epochs} epochs"),
+         f"mini-batches {config.learner.mini_batches} x epochs {config.learner.epochs}"),
         ("responses per update", per_update, f"{responses} responses / {config.learner.mini_batches} mini-batches"),
         ("micro-batches per update", per_update // micro, f"of {micro} responses"),
         ("rollout steps", config.steps, f"{config.steps * updates} optimizer updates in all"),
@@ -316,7 +316,7 @@ def batch_table(config: Config) -> str:
     if config.algorithm.dynamic_sampling:
         rounds, oversample = config.rollout.max_generation_rounds, config.rollout.oversample
         rows.insert(1, ("generation rounds, at most", rounds,
-                        f"a round draws {oversample:g} prompts for each group still wanted"))
+                        f"of {oversample:g} x as many prompts as groups are still wanted"))
     names = max(len(name) for name, _, _ in rows)
     numbers = max(len(f"{number:,}") for _, number, _ in rows)
     return "\n".join(f"  {name:<{names}}  {number:>{numbers},}   {note}" for name, number, note in rows)
