@@ -16,7 +16,8 @@ EVERYTHING = Algorithm(
     "everything", clip_high=0.28, dual_clip=3.0, kl_placement="loss", kl_estimator="k3_unbiased", kl_coef=0.1,
     entropy_coef=0.05, importance_cap=2.0,
 )
-ALGORITHMS = [get("ppo"), get("grpo"), get("dapo"), EVERYTHING, Algorithm("cispo", surrogate="cispo")]
+ALGORITHMS = [(EVERYTHING, "float64"), (EVERYTHING, "float32"), (get("dapo"), "float64"),
+              (Algorithm("cispo", surrogate="cispo"), "float64")]
 
 
 @functools.cache
@@ -66,8 +67,7 @@ def by_kernel(chunk):
     return functools.partial(kernels.token_logprobs, temperature=TEMPERATURE, chunk=chunk)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize("algorithm, dtype", ALGORITHMS, ids=lambda value: getattr(value, "name", value))
 def test_fused_equals_two_steps_equals_softmax(algorithm, dtype):
     with jax.enable_x64(dtype == "float64"):
         arrays, rtol = cast(tokens(), dtype), {"float64": 1e-10, "float32": 1e-5}[dtype]
@@ -78,7 +78,7 @@ def test_fused_equals_two_steps_equals_softmax(algorithm, dtype):
             assert {leaf.dtype for leaf in jax.tree.leaves(other)} == {np.dtype(dtype)}
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 12, 13, 64])
+@pytest.mark.parametrize("chunk", [1, 4, 12, 64])
 def test_chunks_with_and_without_a_tail(chunk):
     arrays = cast(tokens(), "float32")
     whole, split = fused(arrays, EVERYTHING), fused(arrays, EVERYTHING, chunk)
@@ -171,7 +171,7 @@ def test_no_array_of_tokens_by_vocabulary(kind, chunk):
     shapes = [((tokens, width), "float32"), ((width, vocabulary), "float32"), ((tokens,), "int32"),
               ((tokens,), "float32")]
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*(jax.ShapeDtypeStruct(*s) for s in shapes)).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 0.75 * tokens * vocabulary * 4
+    assert compiled.memory_analysis().temp_size_in_bytes < (0.8 if chunk is None else 0.4) * tokens * vocabulary * 4
 
 
 def test_a_value_alone_needs_no_gradient_arrays():
