@@ -152,16 +152,19 @@ def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, sourc
         raise ValueError(f"the parameters' shape {config} is not that of {source}")
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_file(_checkpoint_tensors(params, config, dtype), partial / "model.safetensors", metadata={"format": "pt"})
-    raw = json.loads((source / "config.json").read_text())
-    raw["dtype"] = np.dtype(dtype).name
-    raw.pop("torch_dtype", None)
-    (partial / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
-    for name in _CARRIED_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, partial / name)
-    partial.rename(path)
+    try:
+        partial.mkdir(parents=True)
+        save_file(_checkpoint_tensors(params, config, dtype), partial / "model.safetensors", metadata={"format": "pt"})
+        raw = json.loads((source / "config.json").read_text())
+        raw["dtype"] = np.dtype(dtype).name
+        raw.pop("torch_dtype", None)
+        (partial / "config.json").write_text(json.dumps(raw, indent=2) + "\n")
+        for name in _CARRIED_FILES:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, partial / name)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def config_json(config: ModelConfig) -> dict:
