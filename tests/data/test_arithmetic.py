@@ -11,8 +11,8 @@ from rlzero.data.tasks import arithmetic, arithmetic_corpus
 from rlzero.data.tasks.arithmetic_tokenizer import EOS, ID, PAD, VOCABULARY, make_tokenizer, save
 from rlzero.rewards import grade
 
-_CAREFUL = arithmetic_corpus.Habits(guess=0, slip=0, recheck_slip=0, recheck=0.3)
-_NEVER_CAREFUL = arithmetic_corpus.Habits(guess=0, slip=1, recheck=0)
+_CAREFUL = arithmetic_corpus.Habits(guess=0, slip=0, recheck_slip=0, doubt=0.3)
+_NEVER_CAREFUL = arithmetic_corpus.Habits(guess=0, slip=1, doubt=0, notice=0)
 
 
 def _value(question):
@@ -48,8 +48,8 @@ def test_problems_depend_on_the_seed_alone():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_splits_never_overlap(seed):
-    held_out = tasks.problems("arithmetic", "held_out", 470, seed=seed)
-    refuse_overlap(tasks.problems("arithmetic", "train", 3300, seed=seed + 7), held_out)
+    held_out = tasks.problems("arithmetic", "held_out", 512, seed=seed)
+    refuse_overlap(tasks.problems("arithmetic", "train", 3000, seed=seed + 7), held_out)
 
 
 def test_all_questions_are_in_one_split_or_the_other():
@@ -59,7 +59,7 @@ def test_all_questions_are_in_one_split_or_the_other():
             for split in tasks.SPLITS
         ]
         assert not texts[0] & texts[1]
-        assert 0.1 < len(texts[1]) / len(texts[0] | texts[1]) < 0.15
+        assert 0.15 < len(texts[1]) / len(texts[0] | texts[1]) < 0.19
 
 
 def test_wrong_use_says_what_to_do():
@@ -130,7 +130,7 @@ def test_the_mixture_is_the_one_asked_for():
 
 
 def test_the_corpus_shows_no_held_out_question_and_is_a_function_of_the_seed():
-    held_out = {problem.question for problem in tasks.problems("arithmetic", "held_out", 470, seed=0)}
+    held_out = {problem.question for problem in tasks.problems("arithmetic", "held_out", 512, seed=0)}
     assert not held_out & {text.split("=")[0] + "=" for text in _texts(arithmetic_corpus.Habits(), 20_000)}
     first, again, other = (arithmetic_corpus.sequences(64, np.random.default_rng(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
