@@ -1,6 +1,6 @@
 """Packaging of rlzero.
 
-Lower bounds are releases of the time of jax 0.10; upper bounds stop before the next release series, which may break names.
+Lower bounds are releases of the time of jax 0.10; upper bounds stop before the next series, which may break names.
 """
 
 import pathlib

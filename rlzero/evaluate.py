@@ -48,7 +48,7 @@ def define_flags() -> None:
     flags.DEFINE_integer("samples", 8, "Samples per problem, the k of avg@k.", lower_bound=1)
     flags.DEFINE_float("temperature", 1.0, "Divisor of the logits; 0 is greedy.", lower_bound=0.0)
     flags.DEFINE_float("top_p", 1.0, "Nucleus that is kept, in (0, 1].", lower_bound=1e-6, upper_bound=1.0)
-    flags.DEFINE_integer("max_completion_length", 48, "Budget in tokens; with --workdir that of the run.", lower_bound=1)
+    flags.DEFINE_integer("max_completion_length", 48, "Budget in tokens; with --workdir the run's.", lower_bound=1)
     flags.DEFINE_integer("seed", 0, "Seed of the samples.", lower_bound=0)
     flags.DEFINE_string("output", None, "JSONL file for every sample.")
 
@@ -111,7 +111,8 @@ def main(argv: list[str]) -> None:
     budget = config.rollout.max_completion_length if from_run else values.max_completion_length
     task = config.data.task if from_run else values.task
     tokenizer = huggingface.load_tokenizer(policy.path)
-    problems = held_out_problems(task, values.problems, config.data.task_seed, tokenizer, config.rollout.max_prompt_length)
+    problems = held_out_problems(task, values.problems, config.data.task_seed, tokenizer,
+                                 config.rollout.max_prompt_length)
     engine = LocalEngine(policy.model)
     engine.update_weights(policy.params, 0)
     sampling = Sampling(budget, huggingface.stop_token_ids(policy.path, tokenizer), values.temperature, values.top_p)

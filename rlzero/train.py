@@ -48,32 +48,34 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
     with clock.phase("setup"):
         changes = save_resolved(config, workdir)
         run = make_run(config)
-        checkpoints = Checkpoints(workdir, keep=config.checkpoint.keep)
+    with Checkpoints(workdir, keep=config.checkpoint.keep) as checkpoints:
         progress = restore(run, checkpoints)
         report = Report(config, workdir, progress.step)
-        report.opening(run.description, batch_table(config), changes, progress.step)
-    if progress.before is None:
-        with clock.phase("evaluation"):
-            progress.before = assess(run)
-        report.evaluation(progress.step, progress.before)
-    while progress.step < config.steps and not interruption:
-        with clock.phase("rollout"):
-            rollout = run.sampler.collect(progress.step, progress.policy_version)
-        with clock.phase("train"):
-            result = run.learner.step(rollout.groups, progress.step, progress.policy_version)
-            progress.policy_version += result.updated
-            run.engine.update_weights(run.learner.params, progress.policy_version)
-        progress.step += 1
-        report.step(progress.step, rollout, result, clock.lap(), run.prompts)
-        if due(progress.step, config.evaluation.every_steps) and progress.step < config.steps:
+        report.opening(run.description, batch_table(config), changes + checkpoints.skipped, progress.step)
+        if progress.before is None:
             with clock.phase("evaluation"):
-                report.evaluation(progress.step, assess(run))
-        if due(progress.step, config.checkpoint.every_steps):
-            with clock.phase("checkpoint"):
-                save(run, checkpoints, progress, clock)
-    with clock.phase("checkpoint"):
-        save(run, checkpoints, progress, clock)
-        checkpoints.close()
+                progress.before = assess(run)
+            report.evaluation(progress.step, progress.before)
+        while progress.step < config.steps and not interruption:
+            with clock.phase("rollout"):
+                rollout = run.sampler.collect(progress.step, progress.policy_version)
+            with clock.phase("train"):
+                result = run.learner.step(rollout.groups, progress.step, progress.policy_version)
+                progress.policy_version += result.updated
+                run.engine.update_weights(run.learner.params, progress.policy_version)
+            progress.step += 1
+            report.step(progress.step, rollout, result, clock.lap(), run.prompts)
+            if due(progress.step, config.evaluation.every_steps) and progress.step < config.steps:
+                with clock.phase("evaluation"):
+                    report.evaluation(progress.step, assess(run))
+            if due(progress.step, config.checkpoint.every_steps):
+                with clock.phase("checkpoint"):
+                    report.flush()
+                    save(run, checkpoints, progress, clock)
+        with clock.phase("checkpoint"):
+            report.flush()
+            save(run, checkpoints, progress, clock)
+            checkpoints.wait()
     if progress.step >= config.steps:
         with clock.phase("evaluation"):
             after = assess(run)
@@ -160,12 +162,14 @@ def learner_options(config: Config, algorithm: Algorithm) -> LearnerOptions:
     def optimizer(section: OptimizerSection) -> OptimizerOptions:
         return OptimizerOptions(
             section.learning_rate, section.warmup_steps * per_step, config.steps * per_step, section.schedule,
-            section.end_fraction, section.beta1, section.beta2, section.eps, section.weight_decay, section.max_grad_norm)
+            section.end_fraction, section.beta1, section.beta2, section.eps, section.weight_decay,
+            section.max_grad_norm)
 
     return LearnerOptions(
         policy=optimizer(config.optimizer), critic=optimizer(config.critic) if algorithm.needs_critic else None,
         groups_per_step=config.prompts_per_step, group_size=config.group_size,
-        max_completion_length=config.rollout.max_completion_length, temperature=config.rollout.temperature, mini_batches=learner.mini_batches, epochs=learner.epochs,
+        max_completion_length=config.rollout.max_completion_length, temperature=config.rollout.temperature,
+        mini_batches=learner.mini_batches, epochs=learner.epochs,
         micro_batch_size=learner.micro_batch_size, critic_warmup_steps=config.critic.policy_frozen_steps,
         reference_refresh_steps=learner.reference_refresh_steps, max_bad_updates=learner.max_bad_updates,
         seed=config.seed)

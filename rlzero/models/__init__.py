@@ -1,1 +1,1 @@
-"""Decoder models as pure pytrees: the transformer, its attention, the critic's head, and Hugging Face model directories."""
+"""Decoders as pure pytrees: the transformer, its attention, the critic's head, Hugging Face model directories."""

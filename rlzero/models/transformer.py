@@ -24,7 +24,7 @@ _ONE_HOT_VOCABULARY = 512  # up to here a lookup as a matrix product beats a gat
 
 @dataclasses.dataclass(frozen=True)
 class RopeScaling:
-    """Llama 3.1's frequency rescaling: long wavelengths are stretched by `factor`, short ones left, the rest blended."""
+    """Llama 3.1's rescaling: long wavelengths are stretched by `factor`, short ones left, the rest blended."""
 
     factor: float
     low_freq_factor: float
@@ -223,7 +223,8 @@ def _query_key_value(x_ND, weights, config, B, S):
             out = _rms_norm(out, weights[f"{name}_norm"], config.norm_eps)
         return out
 
-    return project("query", config.num_heads), project("key", config.num_kv_heads), project("value", config.num_kv_heads)
+    kv_heads = config.num_kv_heads
+    return project("query", config.num_heads), project("key", kv_heads), project("value", kv_heads)
 
 
 def _append(cached, new, layer, slot):

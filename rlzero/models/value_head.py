@@ -23,6 +23,7 @@ def values(critic_params: Mapping, config: transformer.ModelConfig, tokens: jax.
 
     Entry t values the prefix that ends with token t, that is the state in which token t + 1 is chosen.
     """
-    hidden, _ = transformer.forward(critic_params["trunk"], config, tokens, positions, segments, dtype=dtype, remat=remat)
+    hidden, _ = transformer.forward(critic_params["trunk"], config, tokens, positions, segments, dtype=dtype,
+                                    remat=remat)
     head = critic_params["head"]
     return hidden.astype(jnp.float32) @ head["weight"] + head["bias"]

@@ -1,8 +1,8 @@
 """From groups of completions to arrays: rows, their trained tokens, and micro-batches of few shapes.
 
 A row holds one prompt and one completion, right-padded. Everything is aligned with predictions: entry t of a `[B, S]`
-array belongs to `targets[:, t]`, the token after `tokens[:, t]`; so the kernels' `[B, T]` arrays are rows with T = S, and
-`mask` is true exactly where the target is a sampled token (the stop token included, the prompt never). Lengths come
+array belongs to `targets[:, t]`, the token after `tokens[:, t]`; so the kernels' `[B, T]` arrays are rows with T = S,
+and `mask` is true exactly where the target is a sampled token (the stop token included, the prompt never). Lengths come
 from the completions' records, not from searching for padding ids.
 
 Since a loss is a weighted sum over tokens, rows may be sorted by length, cut into micro-batches and padded freely.

@@ -230,25 +230,6 @@ class Checkpoints:
                              + "\n".join(different[:5]) + more)
 
 
-def check_fingerprint(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuses to continue on other data than a checkpoint was written with.
-
-    A position in a sequence of prompts says nothing about which sequence it is; a loader accepts any.
-
-    Args:
-      saved: what identified the data then, such as task, seed and number of problems.
-      current: the same now.
-
-    Raises:
-      ValueError: they differ; the sentence says in what.
-    """
-    different = [f"{name} was {saved.get(name)!r} and is {current.get(name)!r}"
-                 for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
-    if different:
-        raise ValueError(f"the checkpoint belongs to other data: {'; '.join(different)}. Go on with the settings of "
-                         "that run (config.json in its workdir), or start in a new --workdir.")
-
-
 def _named_leaves(tree: Any) -> dict[str, Any]:
     """The leaves of a pytree under the names of their paths, such as "params/layers/query"."""
     leaves = {jax.tree_util.keystr(path, simple=True, separator="/"): leaf

@@ -3,8 +3,8 @@
 Jitted functions do all device work, and each is usable alone:
 
 * `score` and `score_values`: log-probabilities and values of given rows, without gradients.
-* `accumulate_policy` and `accumulate_critic`: add one micro-batch's gradient to a float32 sum. The response weights were
-  computed from the whole optimizer batch, so sums are all there is to do: nothing here is divided by a local count.
+* `accumulate_policy` and `accumulate_critic`: add one micro-batch's gradient to a float32 sum. The response weights
+  were computed from the whole optimizer batch, so sums are all there is to do: nothing is divided by a local count.
 * `optimizer.apply`: one optimizer update, or none if the gradient is not finite.
 
 `Learner` strings them together: P·G responses, `mini_batches` updates per epoch, several micro-batches each.
@@ -26,7 +26,7 @@ from rlzero.rollout.sampler import Group
 from rlzero.training.advantages import assign_advantages
 from rlzero.training.batch import Batch, Rows, make_batch, micro_batches
 from rlzero.training.metrics import Accumulator
-from rlzero.training.optimizer import OptimizerOptions, TrainState, apply, count_skipped, init_train_state, zero_gradient
+from rlzero.training.optimizer import OptimizerOptions, apply, count_skipped, init_train_state, zero_gradient
 
 _response_weights = jax.jit(kernels.response_weights, static_argnames=("normalization", "max_completion_length"))
 
@@ -56,7 +56,7 @@ def score_values(critic_params: Any, rows: Rows, *, model: transformer.ModelConf
 @functools.partial(jax.jit, static_argnames=("model", "algorithm", "temperature"), donate_argnames="gradient")
 def accumulate_policy(params: Any, gradient: Any, rows: Rows, *, model: transformer.ModelConfig, algorithm: Algorithm,
                       temperature: float) -> tuple[Any, jax.Array, dict]:
-    """Adds the policy loss's gradient on one micro-batch to `gradient`; also returns its loss and (sum, weight) metrics."""
+    """Adds the gradient on one micro-batch to `gradient`; also returns the loss and (sum, weight) metrics."""
 
     def loss(params):
         logprobs, entropy = _logprobs(params, rows, model, temperature)
@@ -77,7 +77,8 @@ def accumulate_critic(params: Any, gradient: Any, rows: Rows, *, model: transfor
 
     def loss(params):
         values = value_head.values(params, model, rows.tokens, rows.positions, rows.segments)
-        losses = kernels.clipped_value_loss(values, rows.old_values, rows.returns, rows.trained, clip=algorithm.value_clip)
+        losses = kernels.clipped_value_loss(values, rows.old_values, rows.returns, rows.trained,
+                                            clip=algorithm.value_clip)
         return jnp.sum(losses * rows.weights[:, None])
 
     value, new = jax.value_and_grad(loss)(params)

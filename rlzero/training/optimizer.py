@@ -95,5 +95,5 @@ def apply(state: TrainState, gradient: Any, *, options: OptimizerOptions) -> tup
 
 @jax.jit
 def count_skipped(state: TrainState) -> TrainState:
-    """An optimizer batch without a trained token: parameters, moments and counts stay bit-identical, one counter moves."""
+    """A batch without a trained token: parameters, moments and counts stay bit-identical, one counter moves."""
     return state.replace(skipped=state.skipped + 1)

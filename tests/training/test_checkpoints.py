@@ -250,12 +250,6 @@ def run(script, *arguments):
                           cwd=pathlib.Path(__file__).parents[2], check=False)
 
 
-def test_fingerprints():
-    checkpoints.check_fingerprint({"task": "a", "seed": 1}, {"task": "a", "seed": 1})
-    with pytest.raises(ValueError, match="seed was 1 and is 2; size was None and is 9"):
-        checkpoints.check_fingerprint({"task": "a", "seed": 1}, {"task": "a", "seed": 2, "size": 9})
-
-
 def test_commit_file_lists_every_item(tmp_path):
     saved(tmp_path, 1)
     listed = json.loads((tmp_path / "checkpoints" / "1" / "commit.json").read_text())["files"]

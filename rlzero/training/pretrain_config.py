@@ -1,0 +1,142 @@
+"""What a pretraining run is: every setting of `rlzero.pretrain`, with its unit or its reason."""
+
+import dataclasses
+import glob
+import os
+
+from rlzero.training import config as config_lib
+from rlzero.training import validation
+from rlzero.training.config import setting
+
+
+@dataclasses.dataclass
+class PretrainModelSection:
+    """Which model goes on learning, or the shape of a new one."""
+
+    # A model directory, "demo" for the model inside the package, or empty for a new Llama of the shape below.
+    path: str = ""
+    # Of activations and matrix products; weights and optimizer moments are float32.
+    dtype: str = setting("float32", choices=("float32", "bfloat16"))
+    # For a new model: the directory whose tokenizer it takes; empty for that of the arithmetic task.
+    tokenizer: str = ""
+    # Shape of a new model. Its vocabulary is that of the tokenizer; input and output embeddings are one matrix.
+    num_layers: int = setting(2, "[1, inf)")
+    hidden_size: int = setting(96, "[2, inf)")
+    intermediate_size: int = setting(256, "[1, inf)")
+    num_heads: int = setting(4, "[1, inf)")
+    num_kv_heads: int = setting(4, "[1, inf)")
+    max_position_embeddings: int = setting(128, "[1, inf)")
+
+
+@dataclasses.dataclass
+class CorpusSection:
+    """Where documents come from."""
+
+    # "arithmetic" is generated; "jsonl" reads the files below.
+    corpus: str = setting("arithmetic", choices=("arithmetic", "jsonl"))
+    # Patterns of JSONL files with one document a line, separated by commas.
+    files: str = ""
+    # Likewise, for the held-out loss; empty reports none. The generated corpus holds questions out by itself.
+    held_out_files: str = ""
+    # Name of the text in a line.
+    field: str = "text"
+
+
+@dataclasses.dataclass
+class PretrainOptimizerSection(config_lib.OptimizerSection):
+    """AdamW, warmed up and then let down by a cosine. Steps are optimizer updates."""
+
+    learning_rate: float = setting(3e-4, "(0, 1]")
+    warmup_steps: int = setting(100, "[0, inf)")
+    schedule: str = setting("cosine", choices=("constant", "cosine"))
+    beta2: float = setting(0.95, "[0, 1)")
+    weight_decay: float = setting(0.1, "[0, inf)")
+
+
+@dataclasses.dataclass
+class PretrainConfig:
+    """A pretraining run."""
+
+    # Root of the initial weights and of the order of documents.
+    seed: int = setting(0, "[0, 4294967296)")
+    # Optimizer updates.
+    steps: int = setting(1000, "[1, inf)")
+    # Rows of packed documents in an update.
+    batch_size: int = setting(64, "[1, inf)")
+    # Rows in memory at a time; 0 takes the whole batch. Changes memory and speed, never the gradient.
+    micro_batch_size: int = setting(0, "[0, inf)")
+    # Tokens in a row.
+    sequence_length: int = setting(64, "[2, inf)")
+    # Updates between printed lines.
+    log_every_steps: int = setting(50, "[1, inf)")
+    # Updates between looks at the held-out loss, which is also taken at the end; 0 looks at the end only.
+    evaluate_every_steps: int = setting(0, "[0, inf)")
+    # Batches of held-out documents, the same ones each time.
+    evaluation_batches: int = setting(8, "[1, inf)")
+    model: PretrainModelSection = dataclasses.field(default_factory=PretrainModelSection)
+    data: CorpusSection = dataclasses.field(default_factory=CorpusSection)
+    optimizer: PretrainOptimizerSection = dataclasses.field(default_factory=PretrainOptimizerSection)
+
+
+def validate(config: PretrainConfig) -> None:
+    """Checks a config before any device work.
+
+    Raises:
+      ValueError: one line for each thing that is wrong.
+    """
+    problems = validation.field_problems(config)
+    model, data = config.model, config.data
+    for name, path in (("path", model.path), ("tokenizer", model.tokenizer)):
+        if path and path != "demo" and not os.path.isdir(path):
+            problems[f"model.{name}"] = (
+                f"--config.model.{name}={path}: there is no such directory; give a model directory, for example "
+                f"--config.model.{name}=demo."
+            )
+    if problems:
+        validation.raise_problems(problems)
+    if not model.path:
+        problems |= _shape_problems(model, config.sequence_length)
+    if config.micro_batch_size and config.batch_size % config.micro_batch_size:
+        problems["micro_batch_size"] = (
+            f"--config.micro_batch_size={config.micro_batch_size}: expected a divisor of the batch_size "
+            f"{config.batch_size}, for example --config.micro_batch_size={config.batch_size}."
+        )
+    if (data.corpus == "jsonl") != bool(data.files):
+        problems["data.files"] = (
+            f"--config.data.files={data.files}: files and --config.data.corpus=jsonl go together, got the corpus "
+            f"{data.corpus}; for example --config.data.corpus=jsonl --config.data.files=texts/*.jsonl."
+        )
+    for name in ("files", "held_out_files"):
+        for pattern in _patterns(getattr(data, name)):
+            if not glob.glob(pattern):
+                problems[f"data.{name}"] = f"--config.data.{name}={pattern}: there is no such file; check the path."
+    validation.raise_problems(problems)
+
+
+def files_of(patterns: str) -> list[str]:
+    """The files that comma-separated patterns stand for, each once, in order of their names."""
+    return sorted({path for pattern in _patterns(patterns) for path in glob.glob(pattern)})
+
+
+def _patterns(text: str) -> list[str]:
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+
+
+def _shape_problems(model: PretrainModelSection, sequence_length: int) -> dict[str, str]:
+    problems = {}
+    if model.num_heads % model.num_kv_heads:
+        problems["model.num_kv_heads"] = (
+            f"--config.model.num_kv_heads={model.num_kv_heads}: expected a divisor of num_heads {model.num_heads}, "
+            f"for example --config.model.num_kv_heads={model.num_heads}."
+        )
+    if model.hidden_size % (2 * model.num_heads):
+        problems["model.hidden_size"] = (
+            f"--config.model.hidden_size={model.hidden_size}: expected a multiple of twice the num_heads "
+            f"{model.num_heads}, for example --config.model.hidden_size={24 * model.num_heads}."
+        )
+    if sequence_length > model.max_position_embeddings:
+        problems["sequence_length"] = (
+            f"--config.sequence_length={sequence_length}: expected at most max_position_embeddings "
+            f"{model.max_position_embeddings}, for example --config.sequence_length={model.max_position_embeddings}."
+        )
+    return problems
