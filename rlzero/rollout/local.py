@@ -77,7 +77,8 @@ class LocalEngine:
             rows = _decode(self._params, rows, temperature, **statics)
             done, step = np.asarray(rows.done), int(rows.step)
             finished = [i for i, request in enumerate(live) if request is not None and done[i]]
-            ids, logprobs = np.asarray(rows.ids[:, :step]), np.asarray(rows.logprobs[:, :step])
+            # Cut on the host: a slice on the device would be one more program for every number of steps.
+            ids, logprobs = np.asarray(rows.ids)[:, :step], np.asarray(rows.logprobs)[:, :step]
             for i in finished:
                 yield self._completion(live[i], ids[i], logprobs[i], sampling)
             remaining = [i for i, request in enumerate(live) if request is not None and not done[i]]
