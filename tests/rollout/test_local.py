@@ -1,0 +1,212 @@
+"""The embedded engine: what it samples, with what probability, and that no completion depends on its neighbours."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from toys import LLAMA, device, make_params
+
+from rlzero.models import transformer
+from rlzero.rollout import local
+from rlzero.rollout.engine import Request, Sampling, request_seed
+from rlzero.rollout.local import LocalEngine
+
+SAMPLING = Sampling(max_new_tokens=12, stop_ids=(1, 2, 7))
+PARAMS = make_params()
+
+forward = jax.jit(transformer.forward, static_argnums=1)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine = LocalEngine(LLAMA)
+    engine.update_weights(device(PARAMS), 4)
+    return engine
+
+
+def make_requests(count, *, longest=8, seed=0):
+    rng = np.random.default_rng(seed)
+    prompts = [tuple(rng.integers(0, 24, rng.integers(1, longest + 1)).tolist()) for _ in range(count)]
+    return [Request(f"p{i}", 0, prompt, request_seed(seed, 0, f"p{i}", 0)) for i, prompt in enumerate(prompts)]
+
+
+def generate(engine, requests, sampling=SAMPLING):
+    """Completions by prompt id."""
+    completions = list(engine.generate(requests, sampling))
+    assert len(completions) == len(requests) == len({c.request for c in completions})
+    return {completion.request.prompt_id: completion for completion in completions}
+
+
+def tokens_of(completions):
+    return {name: completion.completion_ids for name, completion in completions.items()}
+
+
+def distributions(completion, temperature=1.0, params=PARAMS):
+    """[T, V] float64 probabilities of each sampled token's choice, from one forward pass over the whole row."""
+    prompt, sampled = completion.request.prompt_ids, completion.completion_ids
+    ids = np.zeros((1, 20), int)
+    ids[0, :len(prompt) + len(sampled)] = prompt + sampled
+    segments = (np.arange(20) < len(prompt) + len(sampled)).astype(int)[None]
+    hidden = forward(params, LLAMA, ids, np.arange(20)[None], segments)[0]
+    states = np.asarray(hidden[0], np.float64)[len(prompt) - 1:len(prompt) - 1 + len(sampled)]
+    logits = states @ np.asarray(params["embedding"].T, np.float64) / temperature
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return odds / odds.sum(axis=1, keepdims=True)
+
+
+def assert_logprobs(completion, probabilities):
+    chosen = probabilities[np.arange(len(probabilities)), list(completion.completion_ids)]
+    assert np.all(chosen > 0)
+    np.testing.assert_allclose(completion.rollout_logprobs, np.log(chosen), atol=2e-5)  # float32, cached against whole
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_sampling_distribution(engine, temperature):
+    completions = generate(engine, make_requests(20), dataclasses.replace(SAMPLING, temperature=temperature))
+    for completion in completions.values():
+        assert_logprobs(completion, distributions(completion, temperature))
+        assert max(completion.rollout_logprobs) <= 0 and completion.policy_version == 4
+
+
+def test_every_stop_id_ends_a_completion_and_is_part_of_it(engine):
+    completions = generate(engine, make_requests(40)).values()
+    stopped = [c for c in completions if c.finish_reason == "stop"]
+    assert {c.completion_ids[-1] for c in stopped} == {1, 2, 7}
+    for completion in completions:
+        ids = completion.completion_ids
+        assert not set(ids[:-1]) & {1, 2, 7}
+        assert completion.finish_reason == ("stop" if ids[-1] in (1, 2, 7) else "length")
+        assert len(ids) == 12 or completion.finish_reason == "stop"
+    assert 0 < len(stopped) < 40
+
+
+def test_a_stop_exactly_at_the_budget_is_a_stop(engine):
+    requests = make_requests(20)
+    whole = generate(engine, requests)
+    name, long = next((n, c) for n, c in whole.items() if c.finish_reason == "stop" and 3 < len(c.completion_ids) < 12)
+    for budget, reason in ((len(long.completion_ids), "stop"), (len(long.completion_ids) - 1, "length")):
+        cut = generate(engine, requests, dataclasses.replace(SAMPLING, max_new_tokens=budget))[name]
+        assert cut.finish_reason == reason and cut.completion_ids == long.completion_ids[:budget]
+
+
+def test_a_completion_does_not_depend_on_neighbours_their_number_or_the_order(engine):
+    requests = make_requests(70)
+    few, some, many = (generate(engine, requests[:count]) for count in (3, 40, 70))
+    assert tokens_of(few).items() <= tokens_of(some).items() <= tokens_of(many).items()
+    for name, completion in few.items():
+        np.testing.assert_allclose(completion.rollout_logprobs, many[name].rollout_logprobs, atol=1e-5)
+    shuffled = [requests[i] for i in np.random.default_rng(0).permutation(70)]
+    assert generate(engine, shuffled) == many
+    parts = LocalEngine(LLAMA, max_batch=30)
+    parts.update_weights(device(PARAMS), 4)
+    assert tokens_of(generate(parts, requests)) == tokens_of(many)
+
+
+def test_the_seed_decides_the_tokens(engine):
+    requests = make_requests(20)
+    assert generate(engine, requests) == generate(engine, requests)
+    one, other = (tokens_of(generate(engine, [Request(str(i), i, (3, 4, 5), request_seed(run_seed, 0, "p", i))
+                                              for i in range(16)])) for run_seed in (0, 1))
+    assert len(set(one.values())) > 12
+    assert sum(one[name] != other[name] for name in one) > 12
+
+
+def test_new_weights_are_used_from_the_next_call_on():
+    engine, requests = LocalEngine(LLAMA), make_requests(20)
+    with pytest.raises(ValueError, match="no weights yet; call update_weights"):
+        list(engine.generate(requests, SAMPLING))
+    other = make_params(seed=1)
+    engine.update_weights(device(other), 5)
+    for completion in generate(engine, requests).values():
+        assert_logprobs(completion, distributions(completion, params=other))
+        assert completion.policy_version == 5
+
+
+def test_greedy_takes_the_most_likely_token_and_so_does_top_k_1(engine):
+    requests = make_requests(20)
+    greedy = generate(engine, requests, dataclasses.replace(SAMPLING, temperature=0.0))
+    for completion in greedy.values():
+        probabilities = distributions(completion)
+        np.testing.assert_array_equal(completion.completion_ids, probabilities.argmax(axis=1))
+    single = generate(engine, requests, dataclasses.replace(SAMPLING, top_k=1))
+    assert tokens_of(single) == tokens_of(greedy)
+    assert all(set(completion.rollout_logprobs) == {0.0} for completion in single.values())
+
+
+def nucleus(probabilities, top_p, top_k):
+    """The distribution cut to the top_k tokens, then to the fewest of those that hold top_p; renormalized."""
+    cut = np.zeros_like(probabilities)
+    for row, kept in zip(probabilities, cut):
+        order = np.argsort(-row)[:top_k or None]
+        shares = row[order] / row[order].sum()
+        count = next(n for n in range(1, len(order) + 1) if n == len(order) or shares[:n].sum() >= top_p)
+        kept[order[:count]] = row[order[:count]] / row[order[:count]].sum()
+    return cut
+
+
+@pytest.mark.parametrize("top_p, top_k", [(0.6, 0), (1.0, 3), (0.7, 4)])
+def test_tokens_outside_the_nucleus_are_never_drawn_and_logprobs_are_over_the_nucleus(engine, top_p, top_k):
+    sampling = dataclasses.replace(SAMPLING, temperature=0.7, top_p=top_p, top_k=top_k)
+    for completion in generate(engine, make_requests(30), sampling).values():
+        assert_logprobs(completion, nucleus(distributions(completion, 0.7), top_p, top_k))
+
+
+@pytest.mark.parametrize("top_p, top_k, kept", [
+    (0.5, 0, [0]), (0.51, 0, [0, 1]), (0.8, 0, [0, 1, 2]), (1.0, 2, [0, 1]), (0.6, 2, [0]), (1.0, 9, [0, 1, 2, 3])])
+def test_nucleus_by_hand(top_p, top_k, kept):
+    logits = np.log(np.array([[0.5, 0.25, 0.15, 0.1]], np.float32))
+    got = local._truncated(logits, top_p, top_k)
+    assert np.flatnonzero(np.isfinite(got[0])).tolist() == kept
+
+
+def test_frequencies_are_the_probabilities(engine):
+    """The first token of 2048 seeds at temperature 0.7; chi-square of 23 degrees has mean 23 and deviation 6.8."""
+    count, prompt, temperature = 2048, (3, 9, 4), 0.7
+    requests = [Request(str(i), i, prompt, request_seed(5, 0, "p", i)) for i in range(count)]
+    sampling = Sampling(1, (1,), temperature=temperature)
+    first = [c.completion_ids[0] for c in generate(engine, requests, sampling).values()]
+    probability = distributions(next(iter(engine.generate(requests[:1], sampling))), temperature)[0]
+    expected, observed = count * probability, np.bincount(first, minlength=24)
+    assert np.sum((observed - expected) ** 2 / expected) < 23 + 4 * 6.8
+
+
+@pytest.mark.parametrize("prompt_ids, message", [
+    ((), "prompt p is empty"), ((3, 24), r"prompt p holds ids outside 0[.][.]23"), ((-1,), "outside 0"),
+    ((3,) * 53, "prompt p of 53 tokens plus 12 new ones exceeds the model's context of 64; lower")])
+def test_prompts_that_cannot_be_continued_are_named(engine, prompt_ids, message):
+    good, bad = make_requests(1)[0], Request("p", 0, prompt_ids, 0)
+    with pytest.raises(ValueError, match=message):
+        next(engine.generate([good, bad], SAMPLING))
+
+
+def test_nothing_to_do_yields_nothing(engine):
+    assert list(engine.generate([], SAMPLING)) == []
+
+
+def test_bfloat16_weights_and_cache():
+    engine, requests = LocalEngine(LLAMA, dtype="bfloat16"), make_requests(20)
+    low = jax.tree.map(lambda leaf: leaf.astype("bfloat16"), device(PARAMS))
+    engine.update_weights(low, 0)
+    rounded = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), low)
+    gaps = [abs(np.log(distributions(c, params=rounded)[np.arange(len(c.completion_ids)), list(c.completion_ids)])
+                - c.rollout_logprobs).mean() for c in generate(engine, requests).values()]
+    assert 1e-4 < np.mean(gaps) < 0.05  # eight bits of mantissa in activations
+
+
+def test_compilations_are_bounded_by_the_buckets(engine):
+    """20 calls of three shapes: up to 60 prompts of 8 tokens fall into 2 batch sizes, prompts of 16 are another width."""
+    compiled, rng = [], np.random.default_rng(0)
+
+    def listen(event, seconds, **details):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for call in range(20):
+            count = int(rng.integers(1, 61))
+            generate(engine, make_requests(count, longest=int(rng.integers(1, 17 if count <= 32 else 9)), seed=call))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert len(compiled) <= 3 + 3 + 1 + 1  # prefill and decode of each shape, the halving, and the temperature
