@@ -11,10 +11,10 @@ is no class but the choice of A, f and c, plus how responses are sampled and wha
     dapo     (R - mean) / std       no      0.2 / 0.28     token_mean     none           dynamic   2503.14476
 
 (sources are arXiv ids; GAE is 1506.02438, the KL coefficient of `grpo` that of DeepSeek-R1, 2501.12948). std is the
-sample deviation (ddof 1). `rloo` as published has no ratio clip; here it keeps the
-one of PPO, which is inactive for one update per batch; `clip_low=1, clip_high=inf` removes it. `dapo` averages over all
-tokens of the batch, as its public code does; `normalization="group_token_mean"` is its equation as written. It also has
-the soft overlong penalty, over the last fifth of the completion budget. Any column is a field and can be set alone:
+sample deviation (ddof 1). `rloo` as published has no ratio clip; here it keeps the one of PPO, which is inactive for
+one update per batch, and `clip_low=1, clip_high=inf` removes it. `dapo` averages over all tokens of the batch, as its
+public code does; `normalization="group_token_mean"` is its equation as written. It also has the soft overlong penalty,
+over the last fifth of the completion budget. Any column is a field and can be set alone:
 
     algorithm = get("grpo", clip_high=0.28, normalization="token_mean")
 

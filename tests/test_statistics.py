@@ -19,8 +19,11 @@ def test_large_counts_stay_finite():
     assert 0 < pass_at_k(4096, 1, 2048) < 1
 
 
-@pytest.mark.parametrize("arguments, message", [((4, 2, 5), r"k in \[1, 4\]"), ((4, 2, 0), "k in"),
-                                                ((4, 5, 1), r"num_correct in \[0, 4\]"), ((4, -1, 1), "num_correct in")])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [((4, 2, 5), r"k in \[1, 4\]"), ((4, 2, 0), "k in"), ((4, 5, 1), r"correct in \[0, 4\]"),
+     ((4, -1, 1), "correct in")],
+)
 def test_numbers_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         pass_at_k(*arguments)

@@ -22,7 +22,7 @@ def group_relative(
     """Rewards relative to their group, as in GRPO and Dr. GRPO.
 
         A_i = (R_i - mean(R)) / (std(R) + eps)        scale = "std",  arXiv 2402.03300 section 4.1.2
-        A_i =  R_i - mean(R)                          scale = "none", arXiv 2503.20783 equation 3
+        A_i =  R_i - mean(R)                          scale = "none", arXiv 2503.20783 section 3.2
 
     A group without signal, all valid rewards equal or fewer than two of them, gets exactly 0. That is decided on the
     rewards themselves: seven float32 rewards of 0.9 have a nonzero computed deviation. The first valid reward is
@@ -57,7 +57,7 @@ def group_relative(
 
 
 def leave_one_out(rewards: jax.Array, *, valid: jax.Array | None = None) -> jax.Array:
-    """Rewards minus the mean of the other rewards of the group: RLOO (arXiv 2402.14740 equation 9).
+    """Rewards minus the mean of the other rewards of the group: RLOO (arXiv 2402.14740).
 
         A_i = R_i - (1/(n-1)) Σ_{j≠i} R_j = n/(n-1) (R_i - mean(R))
 

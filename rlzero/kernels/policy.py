@@ -159,16 +159,13 @@ def token_terms(
         "policy/clip_fraction_high": surrogate.clipped_high,
         "policy/dual_clip_fraction": dual,
         "policy/kl_old": k3_of(logprobs - old_logprobs),
+        "policy/kl_ref": None if ref_logprobs is None else k3_of(ref_logprobs - logprobs),
+        "policy/entropy": entropy,
+        "mismatch/importance_mean": importance,
     }
-    if entropy is not None:
-        values["policy/entropy"] = entropy
-    if ref_logprobs is not None:
-        values["policy/kl_ref"] = k3_of(ref_logprobs - logprobs)
     if rollout_logprobs is not None:
         values |= _mismatch(old_logprobs - rollout_logprobs)
-    if importance is not None:
-        values["mismatch/importance_mean"] = importance
-    return loss, _summed(values, mask, logprobs.dtype)
+    return loss, _summed(values, mask)
 
 
 def _surrogate(logprobs, old_logprobs, advantages, algorithm):
@@ -189,7 +186,9 @@ def _mismatch(delta):
     }
 
 
-def _summed(values, mask, dtype) -> Metrics:
+def _summed(values, mask) -> Metrics:
+    """Sums and counts of the metrics that are not None, in the dtype of the log-probs."""
+    dtype = values["policy/logprob_mean"].dtype
+    values = {name: jax.lax.stop_gradient(value).astype(dtype) for name, value in values.items() if value is not None}
     count = jnp.sum(mask, dtype=dtype)
-    sums = {name: masked_sum(mask, jax.lax.stop_gradient(value).astype(dtype)) for name, value in values.items()}
-    return {name: (total, count) for name, total in sums.items()}
+    return {name: (masked_sum(mask, value), count) for name, value in values.items()}

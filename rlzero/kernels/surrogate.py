@@ -39,7 +39,7 @@ def clipped_surrogate(
 
         ratio = exp(logprobs - old_logprobs)
         objective = min(ratio · A, clip(ratio, 1 - clip_low, 1 + clip_high) · A)
-        objective = max(objective, dual_clip · A)   where A < 0   (arXiv 1912.09729 equation 5)
+        objective = max(objective, dual_clip · A)   where A < 0   (dual clip, arXiv 1912.09729)
 
     The gradient is exactly 0 where a clipped branch is active, and the unclipped one at a bound itself, where min of
     two equal numbers would halve it. Above e^20 the ratio grows linearly and stays finite.

@@ -218,5 +218,6 @@ def test_jit_and_vmap():
     def kernel(*arrays):
         return kernels.gae(*arrays, gamma=0.9, lam=0.8), kernels.group_relative(arrays[0]), kernels.whiten(*arrays[1:])
 
-    for a, b in zip(jax.tree.leaves(jax.jit(jax.vmap(kernel))(*stacked)), jax.tree.leaves(kernel(rewards, values, mask))):
+    over_batches = jax.jit(jax.vmap(kernel))(*stacked)
+    for a, b in zip(jax.tree.leaves(over_batches), jax.tree.leaves(kernel(rewards, values, mask))):
         np.testing.assert_allclose(a[0], b, atol=1e-6)

@@ -70,7 +70,8 @@ def test_entropy():
 
 
 def value_loss(values, old, returns, mask=None, clip=0.2):
-    arrays = [np.asarray([x], np.float32) for x in (values, old, returns, np.ones(len(values)) if mask is None else mask)]
+    mask = np.ones(len(values)) if mask is None else mask
+    arrays = [np.asarray([x], np.float32) for x in (values, old, returns, mask)]
     losses = kernels.clipped_value_loss(*arrays, clip=clip)[0]
     slopes = jax.grad(lambda v: jnp.sum(kernels.clipped_value_loss(v, *arrays[1:], clip=clip)))(arrays[0])[0]
     return losses, slopes

@@ -123,9 +123,25 @@ def test_nothing_trained_is_zero_with_zero_gradients():
 
 def test_the_gradient_is_scaled_by_its_cotangent():
     arrays = cast(tokens(), "float32")
-    one = jax.grad(lambda w: kernels.fused_policy_loss(**(arrays | {"unembedding": w}), algorithm=EVERYTHING)[0])
-    three = jax.grad(lambda w: -3 * kernels.fused_policy_loss(**(arrays | {"unembedding": w}), algorithm=EVERYTHING)[0])
-    np.testing.assert_allclose(three(arrays["unembedding"]), -3 * one(arrays["unembedding"]), rtol=1e-5)
+
+    def scaled(unembedding):
+        return -3 * kernels.fused_policy_loss(**(arrays | {"unembedding": unembedding}), algorithm=EVERYTHING,
+                                              temperature=TEMPERATURE)[0]
+
+    gradient = jax.jit(jax.grad(scaled))(arrays["unembedding"])
+    np.testing.assert_allclose(gradient, -3 * fused(arrays, EVERYTHING)[1][1], rtol=1e-5, atol=1e-5)
+
+
+def test_vmap_over_batches():
+    arrays = cast(tokens(), "float32")
+    head = arrays.pop("unembedding")
+
+    def loss(arrays, head):
+        return kernels.fused_policy_loss(**arrays, unembedding=head, algorithm=get("dapo"), chunk=5)[0]
+
+    stacked = {name: np.stack([array, array[::-1]]) for name, array in arrays.items()}
+    gradients = jax.jit(jax.vmap(jax.grad(loss, argnums=1), in_axes=(0, None)))(stacked, head)
+    np.testing.assert_allclose(gradients[0], gradients[1], rtol=1e-5, atol=1e-5)
 
 
 def test_logprobs_are_never_positive_and_extreme_logits_finite():

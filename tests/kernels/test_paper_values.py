@@ -184,7 +184,7 @@ def test_paper_value(key, x64):
 
 
 def test_gradients_of_the_kl_estimators_in_the_loss(x64):
-    """Exact expectation over a categorical, on policy: k2 and k3_unbiased reverse, k1 nothing, k3 forward divergence."""
+    """Exact expectation over a categorical: k2 and k3_unbiased reverse, k1 nothing, k3 forward divergence."""
     golden = read_json("kl_inloss_gradients.json")
     policy, reference = np.asarray(golden["policy"]), np.asarray(golden["reference"])
     for estimator, expected in {

@@ -47,11 +47,11 @@ def weights_of(mask, algorithm):
 
 def evaluate(arrays, weights, algorithm):
     """(loss, metrics), gradients in logprobs and entropy; compiled once for algorithms with one loss."""
-    elsewhere = ("advantage", "normalization", "gae_lambda", "whiten_advantages", "dynamic_sampling", "overlong_fraction")
+    elsewhere = ("advantage", "normalization", "gae_lambda", "whiten_advantages", "dynamic_sampling")
     if algorithm.kl_placement == "reward":
         elsewhere += ("kl_placement", "kl_estimator", "kl_coef")
     default = Algorithm(name="")
-    unread = {field: getattr(default, field) for field in ("name", "advantage_scale", *elsewhere)}
+    unread = {field: getattr(default, field) for field in ("name", "advantage_scale", "overlong_fraction", *elsewhere)}
     return _evaluate(arrays, weights, dataclasses.replace(algorithm, **unread))
 
 
@@ -104,10 +104,11 @@ def test_padding_and_order_of_rows_do_not_matter(algorithm):
 def test_what_is_masked_has_no_effect(algorithm, garbage):
     arrays = batch()
     mask, weights = arrays["mask"], weights_of(arrays["mask"], algorithm)
-    dirty = {name: np.where(mask, array, garbage).astype(np.float32) for name, array in arrays.items() if name != "mask"}
+    dirty = {name: np.where(mask, array, garbage).astype(np.float32) for name, array in arrays.items()}
+    dirty["mask"] = mask
     dirty_weights = np.where(mask.any(axis=1), weights, garbage).astype(np.float32)
     clean = evaluate(arrays, weights, algorithm)
-    jax.tree.map(np.testing.assert_array_equal, clean, evaluate(dirty | {"mask": mask}, dirty_weights, algorithm))
+    jax.tree.map(np.testing.assert_array_equal, clean, evaluate(dirty, dirty_weights, algorithm))
     assert not np.any(np.where(mask, 0, clean[1][0]))
 
 

@@ -34,7 +34,8 @@ def batch(rows=16, width=6, depth=5, vocabulary=9):
         arrays[name] = -3 * rng.random((rows, width))
     arrays["weights"] = rng.random(rows)
     arrays = {name: array if array.dtype == bool else array.astype(np.float32) for name, array in arrays.items()}
-    tokens = {name: array.reshape(-1) for name, array in arrays.items() if name not in ("weights", "logprobs", "entropy")}
+    by_response = ("weights", "logprobs", "entropy")
+    tokens = {name: array.reshape(-1) for name, array in arrays.items() if name not in by_response}
     tokens |= {"weights": np.repeat(arrays["weights"], width), "targets": rng.integers(0, vocabulary, rows * width),
                "hidden": rng.normal(size=(rows * width, depth)).astype(np.float32)}
     return arrays, tokens, rng.normal(size=(depth, vocabulary)).astype(np.float32)
@@ -115,8 +116,8 @@ def test_whiten_and_token_logprobs(shape):
 def test_response_weights(normalization):
     lengths = batch()[0]["mask"].sum(1).reshape(8, 2)
     options = {"normalization": normalization, "max_completion_length": 6}
-    weights = jax.jit(functools.partial(sharded.response_weights, mesh=mesh_of((4, 2)), axes=("data",), **options))(lengths)
-    assert_same(kernels.response_weights(lengths, **options), weights)
+    on_mesh = functools.partial(sharded.response_weights, mesh=mesh_of((4, 2)), axes=("data",), **options)
+    assert_same(kernels.response_weights(lengths, **options), jax.jit(on_mesh)(lengths))
 
 
 def test_mean_of_device_means_is_not_what_comes_out():

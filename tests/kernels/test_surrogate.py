@@ -110,8 +110,8 @@ def test_gspo_is_the_clipped_sequence_ratio():
     clips = {"clip_low": 0.05, "clip_high": 0.05}
 
     def paper(logprobs):
-        s = jnp.exp(jnp.sum((logprobs - old) * mask, axis=1) / length)
-        return jnp.sum(jnp.minimum(s * advantages[:, 0], jnp.clip(s, 0.95, 1.05) * advantages[:, 0]) * (mask.sum(1) > 0))
+        s, a = jnp.exp(jnp.sum((logprobs - old) * mask, axis=1) / length), advantages[:, 0]
+        return jnp.sum(jnp.minimum(s * a, jnp.clip(s, 0.95, 1.05) * a) * (mask.sum(1) > 0))
 
     def ours(logprobs):
         terms = kernels.gspo_surrogate(logprobs, old, advantages[:, :1], mask, **clips)
