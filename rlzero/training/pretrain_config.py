@@ -4,6 +4,10 @@ import dataclasses
 import glob
 import os
 
+from transformers import AutoTokenizer
+
+from rlzero.data.tasks.arithmetic_tokenizer import ID
+from rlzero.models import huggingface
 from rlzero.training import config as config_lib
 from rlzero.training import validation
 from rlzero.training.config import setting
@@ -84,32 +88,16 @@ def validate(config: PretrainConfig) -> None:
     Raises:
       ValueError: one line for each thing that is wrong.
     """
-    problems = validation.field_problems(config)
-    model, data = config.model, config.data
-    for name, path in (("path", model.path), ("tokenizer", model.tokenizer)):
-        if path and path != "demo" and not os.path.isdir(path):
-            problems[f"model.{name}"] = (
-                f"--config.model.{name}={path}: there is no such directory; give a model directory, for example "
-                f"--config.model.{name}=demo."
-            )
-    if problems:
-        validation.raise_problems(problems)
-    if not model.path:
-        problems |= _shape_problems(model, config.sequence_length)
+    problems = validation.field_problems(config) or _missing_directories(config.model)
+    if not problems:
+        problems = _model_problems(config) | _data_problems(config.data)
+    if not problems and config.data.corpus == "arithmetic":
+        problems = _tokenizer_problems(config.model)
     if config.micro_batch_size and config.batch_size % config.micro_batch_size:
         problems["micro_batch_size"] = (
             f"--config.micro_batch_size={config.micro_batch_size}: expected a divisor of the batch_size "
             f"{config.batch_size}, for example --config.micro_batch_size={config.batch_size}."
         )
-    if (data.corpus == "jsonl") != bool(data.files):
-        problems["data.files"] = (
-            f"--config.data.files={data.files}: files and --config.data.corpus=jsonl go together, got the corpus "
-            f"{data.corpus}; for example --config.data.corpus=jsonl --config.data.files=texts/*.jsonl."
-        )
-    for name in ("files", "held_out_files"):
-        for pattern in _patterns(getattr(data, name)):
-            if not glob.glob(pattern):
-                problems[f"data.{name}"] = f"--config.data.{name}={pattern}: there is no such file; check the path."
     validation.raise_problems(problems)
 
 
@@ -122,21 +110,62 @@ def _patterns(text: str) -> list[str]:
     return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
 
 
-def _shape_problems(model: PretrainModelSection, sequence_length: int) -> dict[str, str]:
+def _missing_directories(model: PretrainModelSection) -> dict[str, str]:
     problems = {}
-    if model.num_heads % model.num_kv_heads:
+    for name, path in (("path", model.path), ("tokenizer", model.tokenizer)):
+        directory = huggingface.DEMO_MODEL if path == "demo" else path
+        if path and not os.path.isfile(os.path.join(directory, "config.json")):
+            problems[f"model.{name}"] = (
+                f"--config.model.{name}={path}: there is no model directory with a config.json; give one, or "
+                f"--config.model.{name}=demo for the model inside the package."
+            )
+    return problems
+
+
+def _model_problems(config: PretrainConfig) -> dict[str, str]:
+    model, problems = config.model, {}
+    context = model.max_position_embeddings
+    if model.path:
+        context = huggingface.read_config(model.path).max_position_embeddings
+    elif model.num_heads % model.num_kv_heads:
         problems["model.num_kv_heads"] = (
             f"--config.model.num_kv_heads={model.num_kv_heads}: expected a divisor of num_heads {model.num_heads}, "
             f"for example --config.model.num_kv_heads={model.num_heads}."
         )
-    if model.hidden_size % (2 * model.num_heads):
+    elif model.hidden_size % (2 * model.num_heads):
         problems["model.hidden_size"] = (
             f"--config.model.hidden_size={model.hidden_size}: expected a multiple of twice the num_heads "
             f"{model.num_heads}, for example --config.model.hidden_size={24 * model.num_heads}."
         )
-    if sequence_length > model.max_position_embeddings:
+    if config.sequence_length > context:
         problems["sequence_length"] = (
-            f"--config.sequence_length={sequence_length}: expected at most max_position_embeddings "
-            f"{model.max_position_embeddings}, for example --config.sequence_length={model.max_position_embeddings}."
+            f"--config.sequence_length={config.sequence_length}: expected at most the model's context of {context} "
+            f"tokens, for example --config.sequence_length={context}."
         )
     return problems
+
+
+def _data_problems(data: CorpusSection) -> dict[str, str]:
+    problems = {}
+    if (data.corpus == "jsonl") != bool(data.files):
+        problems["data.files"] = (
+            f"--config.data.files={data.files}: files and the corpus jsonl go together, got the corpus {data.corpus}; "
+            "for example --config.data.corpus=jsonl --config.data.files=texts/*.jsonl."
+        )
+    for name in ("files", "held_out_files"):
+        for pattern in _patterns(getattr(data, name)):
+            if not glob.glob(pattern):
+                sentence = f"--config.data.{name}={pattern}: there is no such file; check the path."
+                problems.setdefault(f"data.{name}", sentence)
+    return problems
+
+
+def _tokenizer_problems(model: PretrainModelSection) -> dict[str, str]:
+    path = model.path or model.tokenizer
+    if not path or AutoTokenizer.from_pretrained(huggingface.model_directory(path)).get_vocab() == ID:
+        return {}
+    return {
+        "data.corpus": f"--config.data.corpus=arithmetic: generated arithmetic is written in the tokens of the demo "
+        f"model, which are not those of {path}; give texts, for example --config.data.corpus=jsonl "
+        "--config.data.files=texts/*.jsonl."
+    }

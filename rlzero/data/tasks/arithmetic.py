@@ -15,7 +15,7 @@ from rlzero.data.problems import Problem
 
 NUM_OPERANDS = (3, 4)
 MAX_TOTAL = 99
-_HELD_OUT_ONE_IN = 8
+_HELD_OUT_ONE_IN = 6
 
 
 @functools.cache

@@ -27,16 +27,18 @@ class Habits:
       guess: answers at once, without a step.
       guess_right: a guess is right; otherwise it is off by 1 ... `max_guess_error`.
       slip: a carry or a borrow is forgotten.
-      recheck: a step is written once more after `wait`, and the second result is taken.
+      doubt: a step that was right is written once more after `wait`, and the second result is taken.
+      notice: the same for a step that was wrong.
       recheck_slip: a carry or a borrow is forgotten at the second time.
       max_guess_error: the largest error of a wrong guess.
     """
 
     guess: float = 0.35
     guess_right: float = 0.2
-    slip: float = 0.6
-    recheck: float = 0.15
-    recheck_slip: float = 0.4
+    slip: float = 0.7
+    doubt: float = 0.05
+    notice: float = 0.35
+    recheck_slip: float = 0.25
     max_guess_error: int = 9
 
 
@@ -73,8 +75,8 @@ def _solutions(digits, signs, rng, habits) -> list[np.ndarray]:
     believed = digits[:, 0]
     for i in range(1, num_operands):
         term = digits[:, i] * signs[:, i]
-        rechecked = rng.random(N) < habits.recheck
         first = _step(believed, term, rng.random(N) < habits.slip)
+        rechecked = rng.random(N) < np.where(first == believed + term, habits.doubt, habits.notice)
         second = _step(believed, term, rng.random(N) < habits.recheck_slip)
         columns += _where(~guessed, _step_columns(believed, term, first))
         again = [np.full(N, ID["wait "]), *_step_columns(believed, term, second)]

@@ -3,7 +3,9 @@ r"""The tokenizer of the demo model: 24 tokens, so that a vocabulary fits on one
     7+8-3=7+8=15; 15-3=12; \boxed{12}<eos>
 """
 
+import json
 import os
+import pathlib
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -33,5 +35,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save(directory: str | os.PathLike) -> None:
-    """Writes the tokenizer files of a model directory."""
+    """Writes the tokenizer files of a model directory, in the form that transformers 4 and 5 both read."""
     make_tokenizer().save_pretrained(str(directory))
+    path = pathlib.Path(directory) / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
