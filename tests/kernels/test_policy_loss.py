@@ -17,6 +17,7 @@ EVERYTHING = Algorithm(
     "everything", clip_high=0.28, dual_clip=3.0, kl_placement="loss", kl_estimator="k3_unbiased", kl_coef=0.1,
     entropy_coef=0.01, importance_cap=2.0,
 )
+# Many small programs are compiled here and each runs once, so XLA is told in `_evaluate` not to optimize them.
 ALGORITHMS = [*algorithms.PRESETS.values(), EVERYTHING, Algorithm("gspo", surrogate="gspo", clip_low=0.05),
               Algorithm("cispo", surrogate="cispo", importance_cap=2.0, importance_level="sequence")]
 by_name = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
@@ -55,7 +56,7 @@ def evaluate(arrays, weights, algorithm):
     return _evaluate(arrays, weights, dataclasses.replace(algorithm, **unread))
 
 
-@functools.partial(jax.jit, static_argnames="algorithm")
+@functools.partial(jax.jit, static_argnames="algorithm", compiler_options={"xla_backend_optimization_level": 0})
 def _evaluate(arrays, weights, algorithm):
     def loss(logprobs, entropy):
         return kernels.policy_loss(**(arrays | {"logprobs": logprobs, "entropy": entropy}), weights=weights,
