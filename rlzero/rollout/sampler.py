@@ -156,10 +156,11 @@ class Sampler:
             return ready[:options.groups_per_step], ready[options.groups_per_step:]
         if options.on_exhausted == "skip":
             return [], ready
-        solved = sum(group.correct > 0 for group in filtered)
+        solved = sum(0 < group.correct == group.usable for group in filtered)
+        wrong = sum(group.correct == 0 for group in filtered)
         raise RuntimeError(
             f"dynamic sampling found {len(ready)} of {options.groups_per_step} groups with contrast in {rounds} rounds "
-            f"({solved} groups all correct, {len(filtered) - solved} all wrong); use easier or harder problems, raise "
+            f"({solved} groups all correct, {wrong} all wrong); use easier or harder problems, raise "
             "--config.rollout.max_generation_rounds, or set --config.rollout.on_exhausted=train_partial")
 
     def _generate(self, step, count, drawn):
