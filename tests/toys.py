@@ -1,4 +1,6 @@
-"""Toys for tests of the library: a tiny decoder, and completions and groups made by hand."""
+"""Toys for tests of the library: a tiny decoder, an engine told what to answer, completions and groups made by hand."""
+
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -69,3 +71,37 @@ def random_groups(num_groups, group_size, *, seed=0, version=0, longest=10):
             samples.append(sample(made, float(rng.random() < 0.5)))
         groups.append(Group(Problem(f"p{p}", f"question {p}", "1", prompt_ids), tuple(samples)))
     return groups
+
+
+class ScriptedEngine:
+    """An engine whose completions are told by `outcome(request)`: their ids, or "lost" or "abort".
+
+    Completions come in the order of `order(requests)`; every call's requests are kept in `calls`.
+    """
+
+    def __init__(self, outcome: Callable, *, order: Callable = list, version: int = 0):
+        self.outcome, self.order, self.version, self.calls = outcome, order, version, []
+
+    def update_weights(self, params, version):
+        self.version = version
+
+    def generate(self, requests, sampling):
+        self.calls.append(list(requests))
+        for request in self.order(requests):
+            told = self.outcome(request)
+            if told == "lost":
+                continue
+            ids = (9, 9) if told == "abort" else tuple(told)
+            reason = "abort" if told == "abort" else "stop" if ids[-1] in sampling.stop_ids else "length"
+            yield Completion(request, ids, (-0.5,) * len(ids), reason, self.version)
+
+
+RIGHT, WRONG, UNSCORED = (5, 1), (6, 1), (7, 1)  # completions that `score` knows; 1 is the stop id
+
+
+def score(problem, completion):
+    """Grades by the first id; as a stand-in for shaping, each token costs 0.01."""
+    first, length = completion.completion_ids[0], len(completion.completion_ids)
+    correct = None if first == UNSCORED[0] else first == RIGHT[0] and completion.finish_reason != "abort"
+    parts = {"correctness": float(bool(correct)), "length": -0.01 * length}
+    return Sample(completion, f"text {completion.completion_ids}", None if first == 8 else str(first), Reward(correct, parts))
