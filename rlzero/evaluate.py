@@ -13,7 +13,7 @@ import pathlib
 import sys
 from typing import Any
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from rlzero.data import problems as problems_lib
 from rlzero.data import tasks
@@ -99,6 +99,8 @@ def sample_lines(evaluation: Evaluation):
 
 def main(argv: list[str]) -> None:
     values = flags.FLAGS
+    if not values["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)  # jax and orbax chat at level info
     if len(argv) > 1:
         sys.exit(f"error: {argv[1]}: this word belongs to no flag; {_USAGE}")
     if (values.workdir is None) == (values.model is None):

@@ -52,7 +52,7 @@ class Report:
     def step(self, step: int, rollout: Rollout, result: StepResult, times: Pairs, prompts: PromptIterator) -> None:
         """Takes what a step produced, and shows the one before it."""
         self.flush()
-        seconds = sum(value for name, (value, _) in times.items() if name.startswith("time/"))
+        seconds = times["time/rollout_seconds"][0] + times["time/train_seconds"][0]
         host = rollout_metrics(rollout) | times | {
             "time/step_seconds": (seconds, 1.0), "data/prompts": (float(prompts.drawn), 1.0),
             "data/epochs": (prompts.epochs, 1.0)}
@@ -97,9 +97,10 @@ class Report:
         self._evaluations.close()
 
     def _transcripts(self, step, rollout):
-        shown = [group for group in rollout.generated if group.has_contrast] or rollout.generated
+        candidates = [group for group in rollout.generated if group.has_contrast] or rollout.generated
+        order = np.random.default_rng(step).permutation(len(candidates))
         lines = []
-        for group in shown[:self._config.log.transcripts]:
+        for group in (candidates[i] for i in order[:self._config.log.transcripts]):
             best = max(group.samples, key=lambda sample: bool(sample.reward.correct))
             worst = min(group.samples, key=lambda sample: bool(sample.reward.correct))
             for sample in (best, worst) if worst is not best else (best,):
