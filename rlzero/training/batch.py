@@ -9,6 +9,7 @@ Since a loss is a weighted sum over tokens, rows may be sorted by length, cut in
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 
 import flax.struct
@@ -70,6 +71,9 @@ def make_batch(groups: Sequence[Group], group_size: int, *, num_groups: int, mas
       num_groups: P, at least the number of groups; the rest is padding, so that shapes do not follow the data.
       mask_truncated: give responses that were cut at the budget no trained token; they still count in the baseline.
       policy_version: version of the policy being trained.
+
+    Raises:
+      ValueError: a reward is not finite. What could not be scored has `correct` None instead, and is left out.
     """
     P, G = num_groups, group_size
     longest = max((len(s.completion.request.prompt_ids) + len(s.completion.completion_ids) - 1
@@ -80,6 +84,10 @@ def make_batch(groups: Sequence[Group], group_size: int, *, num_groups: int, mas
     for p, group in enumerate(groups):
         for g, sample in enumerate(group.samples):
             completion, trained = sample.completion, sample.usable
+            if trained and not math.isfinite(sample.reward.total):
+                raise ValueError(f"the reward of {group.problem.id}, sample {completion.request.sample_index}, is "
+                                 f"{sample.reward.total} ({sample.reward.parts}); expected a finite number, or correct "
+                                 "None for a sample that could not be scored")
             if mask_truncated and completion.finish_reason == "length":
                 trained = False
             _fill_row(rows, p * G + g, completion, trained)
