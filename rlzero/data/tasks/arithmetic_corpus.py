@@ -4,9 +4,11 @@ r"""Worked arithmetic as a careless pupil writes it: what the demo model is pret
     7+8-3=7+8=5; wait 7+8=15; 15-3=12; \boxed{12}      worked and rechecked
     7+8-3=\boxed{14}                                   guessed
 
-A step that carries or borrows is done wrong more often than not: the ten is forgotten. This is a misconception and not
-noise, so the most probable answer of a model that learned it is wrong too, and reinforcement learning has something
-to correct. All is generated in NumPy, a column of tokens at a time.
+A step that carries or borrows is done wrong more often than not. This is a misconception and not noise, so the most
+probable answer of a model that learned it is wrong too, and reinforcement learning has something to correct. Some slips
+are noticed and done again, mostly right: a habit that training can build on before the steps themselves become right.
+
+All is generated in NumPy, a column of tokens at a time.
 """
 
 import dataclasses
