@@ -225,10 +225,13 @@ class Learner:
         np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
 
     def _mini_batches(self, num_groups, rollout_step):
-        """Group numbers of each optimizer batch; a seeded shuffle per epoch, groups kept whole."""
+        """Group numbers of each optimizer batch; a seeded shuffle per epoch, groups kept whole.
+
+        Where groups are missing some batches are empty; they are counted as skipped updates.
+        """
         for epoch in range(self._options.epochs):
             order = np.random.default_rng((self._options.seed, rollout_step, epoch)).permutation(num_groups)
-            yield from (chosen for chosen in np.array_split(order, self._options.mini_batches) if len(chosen))
+            yield from np.array_split(order, self._options.mini_batches)
 
     def _update(self, name, batch, chosen, metrics):
         """One optimizer update of the policy or the critic on the groups `chosen`."""
