@@ -79,7 +79,7 @@ def zero_gradient(params: Any) -> Any:
 @functools.partial(jax.jit, static_argnames="options", donate_argnames="state")
 def apply(state: TrainState, gradient: Any, *, options: OptimizerOptions) -> tuple[TrainState, dict]:
     """One optimizer update, decided as a whole: if the gradient is not finite, nothing moves but a counter."""
-    norm = optax.global_norm(gradient)
+    norm = optax.tree.norm(gradient)
     finite = jnp.isfinite(norm)
     gradient = jax.tree.map(lambda g, p: g.astype(p.dtype), gradient, state.params)
     changes, opt_state = options.transformation().update(gradient, state.opt_state, state.params)
