@@ -58,7 +58,7 @@ def sample(completion, reward, *, correct=None, answer="1", text="1"):
 
 
 def random_groups(num_groups, group_size, *, seed=0, version=0, longest=10):
-    """Groups with prompts of 2 to 5 tokens, completions of 1 to `longest`, rewards 0 or 1, all rows different."""
+    """Groups with prompts of 2 to 5 tokens, completions of 1 to `longest`, and real-valued rewards; all rows differ."""
     rng = np.random.default_rng(seed)
     groups = []
     for p in range(num_groups):
@@ -68,7 +68,7 @@ def random_groups(num_groups, group_size, *, seed=0, version=0, longest=10):
             ids = rng.integers(2, 24, rng.integers(1, longest + 1)).tolist()
             logprobs = rng.uniform(-4, -0.1, len(ids)).tolist()
             made = completion(f"p{p}", g, ids, prompt_ids=prompt_ids, logprobs=logprobs, version=version)
-            samples.append(sample(made, float(rng.random() < 0.5)))
+            samples.append(sample(made, round(float(rng.normal()), 2)))
         groups.append(Group(Problem(f"p{p}", f"question {p}", "1", prompt_ids), tuple(samples)))
     return groups
 
