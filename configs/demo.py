@@ -12,7 +12,7 @@ from rlzero.training.config import Config, algorithm_config
 def get_config(algorithm: str = "grpo") -> Config:
     config = Config()
     config.algorithm = algorithm_config(algorithm)
-    config.steps = 60
+    config.steps = 40
     config.prompts_per_step = 64
     config.group_size = 8
     config.rollout.max_prompt_length = 16
