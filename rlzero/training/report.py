@@ -27,7 +27,9 @@ class Report:
     def __init__(self, config: Config, workdir: pathlib.Path, start_step: int):
         self._config, self._workdir = config, workdir
         self._metrics = MetricsWriter(workdir, start_step)
-        self._evaluations = MetricsWriter(workdir, start_step - 1, name="evaluation")
+        # An evaluation that this process makes again replaces the earlier one: before the first step, after the last.
+        repeated = start_step == 0 or start_step >= config.steps
+        self._evaluations = MetricsWriter(workdir, start_step - repeated, name="evaluation")
         self._rollouts = RolloutWriter(workdir, start_step)
         self._bar = tqdm.tqdm(total=config.steps, initial=start_step, unit="step", disable=None, leave=False)
         self._pending: tuple[int, Rollout, StepResult, Pairs] | None = None
