@@ -32,12 +32,14 @@ def _reward_metrics(samples) -> Pairs:
 
 
 def _length_metrics(samples) -> Pairs:
-    """Lengths in tokens, the stop token included; those of right, wrong and untruncated responses apart."""
+    """Lengths in tokens, the stop token included; those of right, wrong and finished responses apart."""
     lengths = np.array([len(sample.completion.completion_ids) for sample in samples])
-    cut = np.array([sample.completion.finish_reason == "length" for sample in samples], bool)
-    correct = np.array([bool(sample.reward.correct) for sample in samples], bool)
+    cut, finished = (np.array([sample.completion.finish_reason == reason for sample in samples], bool)
+                     for reason in ("length", "stop"))
+    correct, wrong = (np.array([sample.usable and sample.reward.correct == verdict for sample in samples], bool)
+                      for verdict in (True, False))
     metrics = {"length/mean": _mean(lengths), "length/correct_mean": _mean(lengths[correct]),
-               "length/wrong_mean": _mean(lengths[~correct]), "length/terminated_mean": _mean(lengths[~cut]),
+               "length/wrong_mean": _mean(lengths[wrong]), "length/terminated_mean": _mean(lengths[finished]),
                "rollout/truncated_fraction": _mean(cut), "rollout/tokens": (float(lengths.sum()), 1.0)}
     if lengths.size:
         metrics |= {"length/min": (float(lengths.min()), 1.0), "length/max": (float(lengths.max()), 1.0)}
@@ -49,7 +51,7 @@ def _group_metrics(groups: list[Group]) -> Pairs:
                  for group in groups]
     return {"group/mixed_fraction": _mean(group.has_contrast for group in groups),
             "group/all_correct_fraction": _mean(0 < group.correct == group.usable for group in groups),
-            "group/all_wrong_fraction": _mean(group.correct == 0 for group in groups),
+            "group/all_wrong_fraction": _mean(group.correct == 0 < group.usable for group in groups),
             "group/identical_fraction": _mean(identical)}
 
 
