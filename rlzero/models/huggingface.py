@@ -5,27 +5,31 @@ directions, and every tensor must be accounted for: one that is missing or left 
 No torch is involved.
 """
 
+import collections
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
+from rlzero.models import tensor_files
+from rlzero.models.tensor_files import TensorFiles
 from rlzero.models.transformer import ModelConfig, RopeScaling, abstract_params
 
 DEMO_MODEL = pathlib.Path(__file__).parent.parent / "demo_model"
 
-_ARCHITECTURES = {  # architecture -> (qkv_bias default, qk_norm)
-    "LlamaForCausalLM": (False, False),
-    "Qwen2ForCausalLM": (True, False),
-    "Qwen3ForCausalLM": (False, True),
+_ARCHITECTURES = {  # architecture -> what its config.json may leave unsaid, and whether it normalizes queries and keys
+    "LlamaForCausalLM": {"attention_bias": False, "max_position_embeddings": 2048, "qk_norm": False},
+    "Qwen2ForCausalLM": {"attention_bias": True, "max_position_embeddings": 32768, "qk_norm": False},
+    "Qwen3ForCausalLM": {"attention_bias": False, "max_position_embeddings": 32768, "qk_norm": True},
 }
+_REFUSED_OPTIONS = ("mlp_bias", "use_sliding_window", "rope_interleaved")
 _TENSORS = {  # our name -> (checkpoint name, transposed)
     "embedding": ("model.embed_tokens.weight", False),
     "final_norm": ("model.norm.weight", False),
@@ -64,13 +68,15 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     architecture = (raw.get("architectures") or ["(none)"])[0]
     if architecture not in _ARCHITECTURES:
         raise ValueError(f"unknown architecture {architecture} in {path}; supported: {', '.join(_ARCHITECTURES)}")
-    bias_default, qk_norm = _ARCHITECTURES[architecture]
+    defaults = _ARCHITECTURES[architecture]
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"expected hidden_act silu, got {raw['hidden_act']}")
-    for option in ("mlp_bias", "use_sliding_window"):
+    for option in _REFUSED_OPTIONS:
         if raw.get(option):
             raise ValueError(f"{option}=true in {path} is not supported")
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if (rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise ValueError(f"partial_rotary_factor in {path} is not supported: every model here rotates whole heads")
     return ModelConfig(
         vocab_size=raw["vocab_size"],
         hidden_size=raw["hidden_size"],
@@ -82,19 +88,24 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
         rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0),
         rope_scaling=_rope_scaling(rope),
         norm_eps=raw.get("rms_norm_eps", 1e-6),
-        max_position_embeddings=raw.get("max_position_embeddings", 2048),
+        max_position_embeddings=raw.get("max_position_embeddings", defaults["max_position_embeddings"]),
         tie_embeddings=raw.get("tie_word_embeddings", False),
-        qkv_bias=raw.get("attention_bias", bias_default),
-        qk_norm=qk_norm,
+        qkv_bias=raw.get("attention_bias", defaults["attention_bias"]),
+        qk_norm=defaults["qk_norm"],
     )
 
 
-def load(path: str | os.PathLike, dtype=jnp.float32) -> tuple[dict, ModelConfig]:
+def load(path: str | os.PathLike, dtype=jnp.float32, shardings: Any = None) -> tuple[dict, ModelConfig]:
     """Reads a model directory.
+
+    With shardings, every device's part is read from the files and put on that device before the next one is read, so
+    the host never holds a whole stacked parameter, and a host of a pod reads only what its own devices need.
 
     Args:
       path: directory, or "demo".
       dtype: dtype of the parameters in memory.
+      shardings: tree of `jax.sharding.Sharding` with the structure of the parameters; None puts them on the default
+        device.
 
     Returns:
       The parameter tree of `transformer.parameter_specs` and the model's config.
@@ -103,58 +114,57 @@ def load(path: str | os.PathLike, dtype=jnp.float32) -> tuple[dict, ModelConfig]
       FileNotFoundError: no model there. ValueError: unknown architecture, missing, unread or misshapen tensors.
     """
     directory, config = model_directory(path), read_config(path)
-    sources = _tensor_sources(directory)
-    wanted = abstract_params(config, dtype)
-    read = set()
+    files = TensorFiles(directory)
+    specs = abstract_params(config, dtype)
+    _check_tensors(directory, files, specs, config)
 
-    def fetch(name, layer=None):
-        checkpoint_name, transposed = _TENSORS[name]
-        checkpoint_name = checkpoint_name.format(layer)
-        if checkpoint_name not in sources:
-            raise ValueError(f"tensor {checkpoint_name} is missing from the checkpoint in {directory}")
-        read.add(checkpoint_name)
-        tensor = np.asarray(sources[checkpoint_name].get_tensor(checkpoint_name))
-        return tensor.T if transposed else tensor
+    def read(path, spec, sharding=None):
+        stored = _Stored(path[-1].key, spec, stacked=len(path) > 1)
+        if sharding is None:
+            return jnp.asarray(stored.read(files, (slice(None),) * len(spec.shape)))
+        return _sharded(lambda index: stored.read(files, index), spec, sharding)
 
-    def assemble(name, spec, stacked):
-        tensor = np.stack([fetch(name, i) for i in range(config.num_layers)]) if stacked else fetch(name)
-        if tensor.shape != spec.shape:
-            raise ValueError(f"{_TENSORS[name][0]} in {directory}: expected shape {spec.shape}, got {tensor.shape}")
-        return jnp.asarray(tensor, dtype)
-
-    params = {name: assemble(name, spec, stacked=False) for name, spec in wanted.items() if name != "layers"}
-    params["layers"] = {name: assemble(name, spec, stacked=True) for name, spec in wanted["layers"].items()}
-    ignored = {"lm_head.weight"} if config.tie_embeddings else set()
-    unread = sorted(name for name in sources if name not in read | ignored and not name.endswith("rotary_emb.inv_freq"))
-    if unread:
-        raise ValueError(f"tensors in {directory} that this architecture does not use: {', '.join(unread[:8])}")
-    return params, config
+    trees = (specs,) if shardings is None else (specs, shardings)
+    return jax.tree_util.tree_map_with_path(read, *trees), config
 
 
 def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, source: str | os.PathLike,
-         dtype=np.float32) -> None:
+         dtype=np.float32, max_shard_bytes: int = 5 * 10**9) -> None:
     """Writes an ordinary model directory, complete or not at all.
 
-    Weights come from `params` (a tied head is left out); config.json, tokenizer and generation settings are carried
-    over from `source`, with the stored dtype updated. The directory appears under its name only when it is complete.
+    Weights come from `params` (a tied head is left out), one layer of one parameter at a time; config.json, tokenizer
+    and generation settings are carried over from `source`, with the stored dtype updated. The directory appears under
+    its name only when it is complete.
 
     Args:
       path: directory to create; an existing one is refused.
-      params: tree of `transformer.parameter_specs(config)`.
+      params: tree of `transformer.parameter_specs(config)`, on any devices of this process.
       config: the model's shape.
       source: model directory (or "demo") whose config and tokenizer this model keeps.
       dtype: dtype of the stored weights.
+      max_shard_bytes: size of a weight file above which another one is begun.
     """
     path, source = pathlib.Path(path), model_directory(source)
     if path.exists():
         raise FileExistsError(f"{path} exists already; choose another directory or remove it")
     if read_config(source) != config:
         raise ValueError(f"the parameters' shape {config} is not that of {source}")
+    shapes, places = {}, {}
+    for keys, spec in jax.tree_util.tree_flatten_with_path(abstract_params(config))[0]:
+        stored = _Stored(keys[-1].key, spec, stacked=len(keys) > 1)
+        for layer, name in enumerate(stored.names):
+            shapes[name], places[name] = stored.shape, (keys[-1].key, layer if stored.stacked else None)
+
+    def fetch(name):
+        key, layer = places[name]
+        tensor = np.asarray(params[key] if layer is None else params["layers"][key][layer])
+        return tensor.T if _TENSORS[key][1] else tensor
+
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        save_file(_checkpoint_tensors(params, config, dtype), partial / "model.safetensors", metadata={"format": "pt"})
+        tensor_files.write(partial, shapes, fetch, dtype=dtype, max_shard_bytes=max_shard_bytes)
         raw = json.loads((source / "config.json").read_text())
         raw["dtype"] = np.dtype(dtype).name
         raw.pop("torch_dtype", None)
@@ -215,27 +225,68 @@ def _rope_scaling(rope):
     return RopeScaling(*(rope[field.name] for field in dataclasses.fields(RopeScaling)))
 
 
-def _tensor_sources(directory):
-    """Maps every tensor name to the open safetensors file that holds it."""
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"no *.safetensors in {directory}")
-    handles = [safe_open(file, framework="numpy") for file in files]
-    sources = {name: handle for handle in handles for name in handle.keys()}
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        missing = sorted(set(json.loads(index.read_text())["weight_map"]) - set(sources))
-        if missing:
-            raise ValueError(f"{index} lists tensors that no file holds: {', '.join(missing[:8])}")
-    return sources
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """How one parameter of ours lies in the checkpoint: a tensor, or one for each layer."""
+
+    key: str
+    spec: jax.ShapeDtypeStruct
+    stacked: bool
+
+    @property
+    def names(self) -> list[str]:
+        template = _TENSORS[self.key][0]
+        return [template.format(i) for i in range(self.spec.shape[0])] if self.stacked else [template]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of each of the checkpoint's tensors."""
+        shape = self.spec.shape[1:] if self.stacked else self.spec.shape
+        return shape[::-1] if _TENSORS[self.key][1] else shape
+
+    def read(self, files: TensorFiles, index: Sequence[slice]) -> np.ndarray:
+        """The part `index` of the parameter, in its dtype; reads no more than that part, a tensor at a time."""
+        block = np.empty([len(range(*s.indices(n))) for s, n in zip(index, self.spec.shape)], self.spec.dtype)
+        if self.stacked:
+            for layer, name in enumerate(self.names[index[0]]):
+                block[layer] = self._part(files, name, index[1:])
+        else:
+            block[...] = self._part(files, self.names[0], index)
+        return block
+
+    def _part(self, files, name, index):
+        transposed = _TENSORS[self.key][1]
+        part = files.read(name, index[::-1] if transposed else index)
+        return part.T if transposed else part
 
 
-def _checkpoint_tensors(params, config, dtype):
-    def convert(name, value):
-        return np.ascontiguousarray(np.asarray(value.T if _TENSORS[name][1] else value, dtype))
+def _sharded(read: Callable, spec: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Assembles a sharded array; equal parts on several devices are read once."""
+    devices, indices = collections.defaultdict(list), {}
+    for device, index in sharding.addressable_devices_indices_map(spec.shape).items():
+        part = tuple(s.indices(n) for s, n in zip(index, spec.shape))
+        devices[part].append(device)
+        indices[part] = index
+    shards = []
+    for part, members in devices.items():
+        block = read(indices[part])
+        shards += [jax.device_put(block, device) for device in members]
+    return jax.make_array_from_single_device_arrays(spec.shape, sharding, shards)
 
-    tensors = {_TENSORS[name][0]: convert(name, value) for name, value in params.items() if name != "layers"}
-    for name, stacked in params["layers"].items():
-        for layer in range(config.num_layers):
-            tensors[_TENSORS[name][0].format(layer)] = convert(name, stacked[layer])
-    return tensors
+
+def _check_tensors(directory, files, specs, config):
+    """Every tensor is there, in its shape, and none is left over."""
+    used = set()
+    for path, spec in jax.tree_util.tree_flatten_with_path(specs)[0]:
+        stored = _Stored(path[-1].key, spec, stacked=len(path) > 1)
+        for name in stored.names:
+            if name not in files.names:
+                raise ValueError(f"tensor {name} is missing from the checkpoint in {directory}")
+            if files.shape(name) != stored.shape:
+                raise ValueError(f"{name} in {directory}: expected shape {stored.shape}, got {files.shape(name)}")
+            used.add(name)
+    if config.tie_embeddings:
+        used.add("lm_head.weight")
+    unread = sorted(name for name in files.names - used if not name.endswith("rotary_emb.inv_freq"))
+    if unread:
+        raise ValueError(f"tensors in {directory} that this architecture does not use: {', '.join(unread[:8])}")

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rlzero.models.attention import dot_product_attention, visibility
+from rlzero.models.attention import Places, attention
 
 _ONE_HOT_VOCABULARY = 512  # up to here a lookup as a matrix product beats a gather, whose backward is a serial scatter
 
@@ -147,7 +147,8 @@ def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32
 
 
 def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: jax.Array, segments: jax.Array, *,
-            cache: Cache | None = None, dtype=jnp.float32, remat: bool = False) -> tuple[jax.Array, Cache | None]:
+            cache: Cache | None = None, dtype=jnp.float32, remat: bool = False,
+            attention_implementation: str = "xla") -> tuple[jax.Array, Cache | None]:
     """Runs the decoder over `tokens` and returns the hidden state that predicts each next token.
 
     Args:
@@ -159,19 +160,18 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
       cache: keys and values of earlier tokens of the same rows; these tokens are appended at `cache.length`.
       dtype: compute dtype of activations and matrix products; norms and softmax are float32.
       remat: recompute each layer in the backward pass instead of keeping its activations.
+      attention_implementation: one of `attention.IMPLEMENTATIONS`.
 
     Returns:
       Hidden states `[B, S, D]` after the final norm, and the cache with these tokens appended (None without one).
     """
     B, S = tokens.shape
     cos, sin = _rotary_angles(config, positions)
-    if cache is None:
-        visible = visibility(positions, positions, segments, segments)
-    else:
-        start = (0, cache.length)
-        cache = cache.replace(positions=jax.lax.dynamic_update_slice(cache.positions, positions, start),
-                              segments=jax.lax.dynamic_update_slice(cache.segments, segments, start))
-        visible = visibility(positions, cache.positions, segments, cache.segments)
+    places = key_places = Places(positions, segments)
+    if cache is not None:
+        key_places = Places(*(jax.lax.dynamic_update_slice(slots, new, (0, cache.length))
+                              for slots, new in zip((cache.positions, cache.segments), places)))
+        cache = cache.replace(positions=key_places.positions, segments=key_places.segments)
 
     def layer(carry, scanned):
         x_ND, keys_values = carry
@@ -181,7 +181,8 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
         query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
         if cache is not None:
             keys_values, (key, value) = _append(keys_values, (key, value), index, cache.length)
-        attended = dot_product_attention(query, key.astype(dtype), value.astype(dtype), visible)
+        attended = attention(query, key.astype(dtype), value.astype(dtype), places, key_places,
+                             implementation=attention_implementation)
         x_ND = x_ND + attended.reshape(B * S, -1) @ weights["output"].astype(dtype)
         x_ND = x_ND + _swiglu(_rms_norm(x_ND, weights["mlp_norm"], config.norm_eps), weights)
         return (x_ND, keys_values), None
