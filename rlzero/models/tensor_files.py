@@ -36,15 +36,15 @@ class TensorFiles:
         """
         index = directory / INDEX
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"] if index.is_file() else None
-        names = sorted(set(weight_map.values())) if weight_map else sorted(p.name for p in directory.glob("*.safetensors"))
+        names = set(weight_map.values()) if weight_map else {path.name for path in directory.glob("*.safetensors")}
         if not names:
             raise FileNotFoundError(f"no *.safetensors in {directory}")
-        absent = [name for name in names if not (directory / name).is_file()]
+        absent = [name for name in sorted(names) if not (directory / name).is_file()]
         if absent:
             raise FileNotFoundError(f"{index} lists files that are not there: {', '.join(absent[:8])}")
         self._handles = {}
         files = {}
-        for file in names:
+        for file in sorted(names):
             handle = safe_open(directory / file, framework="numpy")
             for name in handle.keys():
                 if name in files:
