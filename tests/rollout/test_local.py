@@ -160,15 +160,32 @@ def test_nucleus_by_hand(top_p, top_k, kept):
     assert np.flatnonzero(np.isfinite(got[0])).tolist() == kept
 
 
+MANY = [Request(str(i), i, (3, 9, 4), request_seed(5, 0, "p", i)) for i in range(2048)]
+PAIR = Sampling(2, (1,), temperature=0.7)
+
+
+def chi_square(drawn, probability):
+    """Of 24 cells, for counts with these probabilities: mean 23, deviation 6.8."""
+    expected = len(drawn) * probability
+    return np.sum((np.bincount(drawn, minlength=24) - expected) ** 2 / expected)
+
+
 def test_frequencies_are_the_probabilities(engine):
-    """The first token of 2048 seeds at temperature 0.7; chi-square of 23 degrees has mean 23 and deviation 6.8."""
-    count, prompt, temperature = 2048, (3, 9, 4), 0.7
-    requests = [Request(str(i), i, prompt, request_seed(5, 0, "p", i)) for i in range(count)]
-    sampling = Sampling(1, (1,), temperature=temperature)
-    first = [c.completion_ids[0] for c in generate(engine, requests, sampling).values()]
-    probability = distributions(next(iter(engine.generate(requests[:1], sampling))), temperature)[0]
-    expected, observed = count * probability, np.bincount(first, minlength=24)
-    assert np.sum((observed - expected) ** 2 / expected) < 23 + 4 * 6.8
+    """Of the first token of 2048 seeds, and of the second after the most frequent first one."""
+    drawn = list(generate(engine, MANY, PAIR).values())
+    first = [c.completion_ids[0] for c in drawn]
+    assert chi_square(first, distributions(drawn[0], 0.7)[0]) < 23 + 4 * 6.8
+    same = [c for c in drawn if c.completion_ids[0] == np.bincount(first)[2:].argmax() + 2]
+    assert chi_square([c.completion_ids[1] for c in same], distributions(same[0], 0.7)[1]) < 23 + 4 * 6.8
+
+
+def test_the_random_numbers_of_one_token_say_nothing_about_the_next():
+    """A model without a preference repeats itself once in 24 times."""
+    engine = LocalEngine(LLAMA)
+    engine.update_weights(device(PARAMS | {"final_norm": np.zeros(16, np.float32)}), 0)
+    pairs = [c.completion_ids for c in generate(engine, MANY, PAIR).values() if c.completion_ids[0] != 1]
+    assert abs(np.mean([first == second for first, second in pairs]) - 1 / 24) < 4 * np.sqrt(1 / 24 / len(pairs))
+    assert chi_square([second for _, second in pairs], np.full(24, 1 / 24)) < 23 + 4 * 6.8
 
 
 @pytest.mark.parametrize("prompt_ids, message", [

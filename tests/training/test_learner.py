@@ -145,6 +145,26 @@ def test_the_first_update_is_reinforce_with_the_weights_of_the_papers(name, grad
     assert values["policy/gradient_norm"] == pytest.approx(norm, rel=1e-5)
 
 
+def test_a_divergence_in_the_loss_pulls_towards_the_reference(gradients, batches):
+    """k3 against a reference of other weights, with the coefficient of each response's weight."""
+    learner = make_learner(dataclasses.replace(ALGORITHMS["grpo"], kl_coef=0.1))
+    reference = make_params(seed=1)
+    learner.arrays["reference"] = device(reference)
+    result = learner.step(GROUPS, 0, 0)
+    ids, sampled, lengths = padded_rows(GROUPS)
+    mask, ref_logprobs = sampled[:, 1:], np.asarray(full_logprobs(reference, ids))
+    np.testing.assert_allclose(batches[0].rows.ref_logprobs[mask], ref_logprobs[mask], atol=1e-5)
+    gap = (ref_logprobs - np.asarray(full_logprobs(PARAMS, ids))).astype(np.float64)
+    k3 = np.exp(gap) - gap - 1
+    assert finalize(result.metrics.totals)["policy/kl_ref"] == pytest.approx(k3[mask].mean(), rel=1e-4)
+    # d k3 / d log π = 1 - exp(gap), so the divergence is one more term of REINFORCE's coefficients.
+    coefficients = plain_coefficients("grpo", GROUPS)
+    coefficients[:, 1:] -= np.where(mask, 0.1 * (1 - np.exp(gap)) / (8 * lengths[:, None]), 0)
+    want = reinforce_gradient(PARAMS, ids, coefficients.astype(np.float32))
+    for got, expected in zip(jax.tree.leaves(gradients[-1]), jax.tree.leaves(fetched(want)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-5)
+
+
 def test_old_logprobs_are_those_of_the_policy_at_the_sampling_temperature(batches):
     make_learner().step(GROUPS, 0, 0)
     ids, sampled, _ = padded_rows(GROUPS)
