@@ -12,7 +12,7 @@ import rlzero
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / "rlzero").rglob("*.py"))
-PROGRAMS = ("rlzero.train", "rlzero.evaluate", "rlzero.pretrain")
+PROGRAMS = ("rlzero.train", "rlzero.evaluate", "rlzero.pretrain", "rlzero.export")
 
 
 def imports(path):
