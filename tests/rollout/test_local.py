@@ -82,12 +82,9 @@ def test_every_stop_id_ends_a_completion_and_is_part_of_it(engine):
 
 
 def test_a_stop_exactly_at_the_budget_is_a_stop(engine):
-    requests = make_requests(20)
-    whole = generate(engine, requests)
-    name, long = next((n, c) for n, c in whole.items() if c.finish_reason == "stop" and 3 < len(c.completion_ids) < 12)
-    for budget, reason in ((len(long.completion_ids), "stop"), (len(long.completion_ids) - 1, "length")):
-        cut = generate(engine, requests, dataclasses.replace(SAMPLING, max_new_tokens=budget))[name]
-        assert cut.finish_reason == reason and cut.completion_ids == long.completion_ids[:budget]
+    full = [c for c in generate(engine, make_requests(70)).values() if len(c.completion_ids) == 12]
+    reasons = {c.completion_ids[-1] in (1, 2, 7): c.finish_reason for c in full}
+    assert reasons == {True: "stop", False: "length"}
 
 
 def test_a_completion_does_not_depend_on_neighbours_their_number_or_the_order(engine):
