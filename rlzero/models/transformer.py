@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlzero.models.attention import Places, attention
+from rlzero.models.sharding import BATCH_AXES, constrain, gathered
 
 _ONE_HOT_VOCABULARY = 512  # up to here a lookup as a matrix product beats a gather, whose backward is a serial scatter
 
@@ -173,9 +174,13 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
                               for slots, new in zip((cache.positions, cache.segments), places)))
         cache = cache.replace(positions=key_places.positions, segments=key_places.segments)
 
+    axes = {name: spec.axes[1:] for name, spec in parameter_specs(config)["layers"].items()}
+
     def layer(carry, scanned):
         x_ND, keys_values = carry
         weights, index = scanned
+        weights = {name: gathered(weight.astype(dtype), axes[name]) for name, weight in weights.items()}
+        x_ND = constrain(x_ND, BATCH_AXES, None)
         normed_ND = _rms_norm(x_ND, weights["attention_norm"], config.norm_eps)
         query, key, value = _query_key_value(normed_ND, weights, config, B, S)
         query, key = _rotate(query, cos, sin), _rotate(key, cos, sin)
@@ -183,7 +188,7 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
             keys_values, (key, value) = _append(keys_values, (key, value), index, cache.length)
         attended = attention(query, key.astype(dtype), value.astype(dtype), places, key_places,
                              implementation=attention_implementation)
-        x_ND = x_ND + attended.reshape(B * S, -1) @ weights["output"].astype(dtype)
+        x_ND = x_ND + attended.reshape(B * S, -1) @ weights["output"]
         x_ND = x_ND + _swiglu(_rms_norm(x_ND, weights["mlp_norm"], config.norm_eps), weights)
         return (x_ND, keys_values), None
 
@@ -216,9 +221,9 @@ def _rms_norm(x, scale, eps):
 
 def _query_key_value(x_ND, weights, config, B, S):
     def project(name, heads):
-        out = x_ND @ weights[name].astype(x_ND.dtype)
+        out = x_ND @ weights[name]
         if config.qkv_bias:
-            out = out + weights[f"{name}_bias"].astype(x_ND.dtype)
+            out = out + weights[f"{name}_bias"]
         out = out.reshape(B, S, heads, config.head_dim)
         if config.qk_norm and name != "value":
             out = _rms_norm(out, weights[f"{name}_norm"], config.norm_eps)
@@ -236,8 +241,8 @@ def _append(cached, new, layer, slot):
 
 
 def _swiglu(x_ND, weights):
-    gate_NF = jax.nn.silu(x_ND @ weights["gate"].astype(x_ND.dtype))
-    return (gate_NF * (x_ND @ weights["up"].astype(x_ND.dtype))) @ weights["down"].astype(x_ND.dtype)
+    gate_NF = jax.nn.silu(x_ND @ weights["gate"])
+    return (gate_NF * (x_ND @ weights["up"])) @ weights["down"]
 
 
 def _rotary_angles(config, positions_BS):

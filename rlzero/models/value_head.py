@@ -1,6 +1,7 @@
 """The critic of PPO: the decoder's trunk with one linear output, initialized from the policy's weights."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,12 @@ def init_critic(policy_params: Mapping, config: transformer.ModelConfig) -> dict
 
 
 def values(critic_params: Mapping, config: transformer.ModelConfig, tokens: jax.Array, positions: jax.Array,
-           segments: jax.Array, *, dtype=jnp.float32, remat: bool = False) -> jax.Array:
+           segments: jax.Array, **options: Any) -> jax.Array:
     """V(s_t) for the state before each next token: `[B, S]` float32, aligned with the policy's log-probabilities.
 
-    Entry t values the prefix that ends with token t, that is the state in which token t + 1 is chosen.
+    Entry t values the prefix that ends with token t, that is the state in which token t + 1 is chosen. `options` are
+    those of `transformer.forward`.
     """
-    hidden, _ = transformer.forward(critic_params["trunk"], config, tokens, positions, segments, dtype=dtype,
-                                    remat=remat)
+    hidden, _ = transformer.forward(critic_params["trunk"], config, tokens, positions, segments, **options)
     head = critic_params["head"]
     return hidden.astype(jnp.float32) @ head["weight"] + head["bias"]

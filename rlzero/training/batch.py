@@ -1,6 +1,7 @@
 """From groups of completions to arrays: rows, their trained tokens, and micro-batches of few shapes.
 
-A row holds one prompt and one completion, right-padded. Everything is aligned with predictions: entry t of a `[B, S]`
+A row of a batch holds one prompt and one completion, right-padded; in a micro-batch several may share a row as segments
+("packing"), each with positions of its own. Everything is aligned with predictions: entry t of a `[B, S]`
 array belongs to `targets[:, t]`, the token after `tokens[:, t]`; so the kernels' `[B, T]` arrays are rows with T = S,
 and `mask` is true exactly where the target is a sampled token (the stop token included, the prompt never). Lengths come
 from the completions' records, not from searching for padding ids.
@@ -11,6 +12,7 @@ Since a loss is a weighted sum over tokens, rows may be sorted by length, cut in
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import flax.struct
 import numpy as np
@@ -24,8 +26,8 @@ _FEWEST_ROWS = 8
 class Rows:
     """Arrays of B rows with S predictions each; what the jitted functions of the learner take.
 
-    `weights` is the response weight of each row (`kernels.response_weights`), 0 for padding rows. `mask` marks sampled
-    tokens, `trained` those that may enter a loss.
+    `weights` is the response weight of each token's response (`kernels.response_weights`), 0 for padding. `mask` marks
+    sampled tokens, `trained` those that may enter a loss.
     """
 
     tokens: np.ndarray  # [B, S] int32
@@ -40,7 +42,7 @@ class Rows:
     advantages: np.ndarray  # [B, S] float32
     old_values: np.ndarray  # [B, S] float32
     returns: np.ndarray  # [B, S] float32
-    weights: np.ndarray  # [B] float32
+    weights: np.ndarray  # [B, S] float32
 
 
 @dataclasses.dataclass
@@ -97,32 +99,90 @@ def make_batch(groups: Sequence[Group], group_size: int, *, num_groups: int, mas
     return Batch(rows, rewards, valid, lengths, fresh)
 
 
-def micro_batches(rows: Rows, indices: np.ndarray, micro_batch_size: int) -> Iterator[tuple[np.ndarray, Rows]]:
-    """Cuts the rows numbered `indices` into micro-batches, short rows together, each cropped to its own width.
+class Placement(NamedTuple):
+    """Where the responses of a micro-batch lie in its rows: arrays of n numbers each."""
+
+    responses: np.ndarray  # row in the `Batch`
+    rows: np.ndarray  # row in the micro-batch
+    starts: np.ndarray  # first column there
+    lengths: np.ndarray  # predictions
+
+    def copy_back(self, source: np.ndarray, target: np.ndarray) -> None:
+        """Copies what was computed for the micro-batch to the rows of the batch."""
+        for response, row, start, length in zip(*self):
+            target[response, :length] = source[row, start:start + length]
+
+
+def micro_batches(rows: Rows, indices: np.ndarray, micro_batch_size: int, *, row_tokens: int = 0,
+                  row_multiple: int = 1) -> Iterator[tuple[Placement, Rows]]:
+    """Cuts the responses numbered `indices` into micro-batches of few shapes.
+
+    Without packing, a row holds one response, and short ones come together, each micro-batch cropped to its own width.
+    With `row_tokens`, responses share rows of exactly that width as segments, first fit by falling length.
 
     Args:
-      rows: all rows.
-      indices: row numbers; rows without a sampled token are left out.
+      rows: all responses, one per row.
+      indices: their numbers; those without a sampled token are left out.
       micro_batch_size: rows per micro-batch; 0 puts all rows into one.
+      row_tokens: width of packed rows in tokens; 0 does not pack.
+      row_multiple: the number of rows is a multiple of this, for rows that are split over devices.
 
     Yields:
-      The row numbers of a micro-batch, and its `Rows`, padded with empty rows to a `row_bucket`.
+      Where each response went, and the `Rows`, filled up with empty rows to a `row_bucket`.
+
+    Raises:
+      ValueError: a response is longer than `row_tokens`.
     """
-    ends = np.where(rows.mask.any(axis=1), rows.mask.shape[1] - rows.mask[:, ::-1].argmax(axis=1), 0)
-    indices = np.asarray(indices)[ends[indices] > 0]
-    indices = indices[np.argsort(ends[indices], kind="stable")]
-    size = micro_batch_size or max(len(indices), 1)
-    for start in range(0, len(indices), size):
-        chosen = indices[start:start + size]
-        padded = empty_rows(row_bucket(len(chosen)), width_bucket(int(ends[chosen].max())))
-        width = min(padded.tokens.shape[1], rows.tokens.shape[1])
-        for field in dataclasses.fields(Rows):
-            source, target = getattr(rows, field.name), getattr(padded, field.name)
-            if source.ndim == 1:
-                target[:len(chosen)] = source[chosen]
-            else:
-                target[:len(chosen), :width] = source[chosen, :width]
-        yield chosen, padded
+    lengths = np.where(rows.mask.any(axis=1), rows.mask.shape[1] - rows.mask[:, ::-1].argmax(axis=1), 0)
+    indices = np.asarray(indices)[lengths[indices] > 0]
+    bins = _packed(indices, lengths, row_tokens) if row_tokens else _one_each(indices, lengths)
+    size = micro_batch_size or max(len(bins), 1)
+    for start in range(0, len(bins), size):
+        placement = _placement(bins[start:start + size], lengths)
+        width = row_tokens or width_bucket(int(placement.lengths.max()))
+        count = row_bucket(len(bins[start:start + size]))
+        yield placement, _filled(rows, placement, -(-count // row_multiple) * row_multiple, width)
+
+
+def _one_each(indices, lengths):
+    return [[index] for index in indices[np.argsort(lengths[indices], kind="stable")]]
+
+
+def _packed(indices, lengths, row_tokens):
+    """First-fit decreasing: lists of responses whose lengths add up to at most `row_tokens`."""
+    bins, space = [], np.zeros(len(indices), np.int64)
+    for index in indices[np.argsort(-lengths[indices], kind="stable")]:
+        if lengths[index] > row_tokens:
+            raise ValueError(f"a response of {lengths[index]} tokens with its prompt does not fit into a packed row of "
+                             f"{row_tokens}; raise --config.learner.pack_tokens")
+        fits = np.flatnonzero(space[:len(bins)] >= lengths[index])
+        place = int(fits[0]) if fits.size else len(bins)
+        if place == len(bins):
+            bins.append([])
+            space[place] = row_tokens
+        bins[place].append(index)
+        space[place] -= lengths[index]
+    return bins
+
+
+def _placement(bins, lengths):
+    responses = np.array([index for members in bins for index in members])
+    rows = np.array([row for row, members in enumerate(bins) for _ in members])
+    starts = np.concatenate([np.cumsum([0, *lengths[members[:-1]]]) for members in bins])
+    return Placement(responses, rows, starts.astype(np.int64), lengths[responses])
+
+
+def _filled(rows, placement, count, width):
+    """The micro-batch itself; segments of a row are numbered from 1."""
+    filled = empty_rows(count, width)
+    segments = np.zeros(count, np.int32)
+    pairs = [(getattr(rows, field.name), getattr(filled, field.name)) for field in dataclasses.fields(Rows)]
+    for response, row, start, length in zip(*placement):
+        for source, target in pairs:
+            target[row, start:start + length] = source[response, :length]
+        segments[row] += 1
+        filled.segments[row, start:start + length] = segments[row]
+    return filled
 
 
 def row_bucket(rows: int) -> int:
@@ -141,9 +201,8 @@ def empty_rows(count: int, width: int) -> Rows:
     kinds = {"int": np.int32, "bool": bool, "float": np.float32}
     per_token = {"tokens": "int", "targets": "int", "positions": "int", "segments": "int", "mask": "bool",
                  "trained": "bool", "rollout_logprobs": "float", "old_logprobs": "float", "ref_logprobs": "float",
-                 "advantages": "float", "old_values": "float", "returns": "float"}
-    arrays = {name: np.zeros((count, width), kinds[kind]) for name, kind in per_token.items()}
-    return Rows(weights=np.zeros(count, np.float32), **arrays)
+                 "advantages": "float", "old_values": "float", "returns": "float", "weights": "float"}
+    return Rows(**{name: np.zeros((count, width), kinds[kind]) for name, kind in per_token.items()})
 
 
 def _fill_row(rows, row, completion, trained):

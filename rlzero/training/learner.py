@@ -1,17 +1,11 @@
 """The learner: score a batch, accumulate gradients micro-batch by micro-batch, apply one optimizer update.
 
-Jitted functions do all device work, and each is usable alone:
-
-* `score` and `score_values`: log-probabilities and values of given rows, without gradients.
-* `accumulate_policy` and `accumulate_critic`: add one micro-batch's gradient to a float32 sum. The response weights
-  were computed from the whole optimizer batch, so sums are all there is to do: nothing is divided by a local count.
-* `optimizer.apply`: one optimizer update, or none if the gradient is not finite.
-
-`Learner` strings them together: P·G responses, `mini_batches` updates per epoch, several micro-batches each.
+A rollout step has P·G responses and `mini_batches` updates per epoch, of several micro-batches each. The device work is
+in `steps.py` and `optimizer.py`; here are their order and the arrays on the host.
 """
 
+import contextlib
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,73 +16,23 @@ import numpy as np
 from rlzero import kernels
 from rlzero.algorithms import Algorithm
 from rlzero.models import transformer, value_head
+from rlzero.models.sharding import BATCH_AXES, batch_sharding, replicated_unless_on
 from rlzero.rollout.sampler import Group
 from rlzero.training.advantages import assign_advantages
 from rlzero.training.batch import Batch, Rows, make_batch, micro_batches
 from rlzero.training.metrics import Accumulator
 from rlzero.training.optimizer import OptimizerOptions, apply, count_skipped, init_train_state, zero_gradient
+from rlzero.training.steps import Execution, accumulate_critic, accumulate_policy, score, score_values
 
 _response_weights = jax.jit(kernels.response_weights, static_argnames=("normalization", "max_completion_length"))
 
 
-def _logprobs(params, rows, model, temperature):
-    """Log-probabilities and entropies `[B, S]` of the targets under softmax(logits / temperature)."""
-    hidden, _ = transformer.forward(params, model, rows.tokens, rows.positions, rows.segments)
-    shape = rows.targets.shape
-    logprobs, entropy = kernels.token_logprobs(
-        hidden.reshape(-1, hidden.shape[-1]), transformer.unembedding(params), rows.targets.reshape(-1),
-        temperature=temperature)
-    return logprobs.reshape(shape), entropy.reshape(shape)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "temperature"))
-def score(params: Any, rows: Rows, *, model: transformer.ModelConfig, temperature: float) -> jax.Array:
-    """Log-probabilities `[B, S]` of the rows' targets, at the temperature they were sampled with."""
-    return _logprobs(params, rows, model, temperature)[0]
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def score_values(critic_params: Any, rows: Rows, *, model: transformer.ModelConfig) -> jax.Array:
-    """The critic's values `[B, S]` of the states in which the rows' targets were chosen."""
-    return value_head.values(critic_params, model, rows.tokens, rows.positions, rows.segments)
-
-
-@functools.partial(jax.jit, static_argnames=("model", "algorithm", "temperature"), donate_argnames="gradient")
-def accumulate_policy(params: Any, gradient: Any, rows: Rows, *, model: transformer.ModelConfig, algorithm: Algorithm,
-                      temperature: float) -> tuple[Any, jax.Array, dict]:
-    """Adds the gradient on one micro-batch to `gradient`; also returns the loss and (sum, weight) metrics."""
-
-    def loss(params):
-        logprobs, entropy = _logprobs(params, rows, model, temperature)
-        return kernels.policy_loss(
-            logprobs, rows.old_logprobs, rows.advantages, rows.trained, rows.weights, algorithm=algorithm,
-            ref_logprobs=rows.ref_logprobs if algorithm.needs_reference else None,
-            rollout_logprobs=rows.rollout_logprobs, entropy=entropy)
-
-    (value, metrics), new = jax.value_and_grad(loss, has_aux=True)(params)
-    gradient = jax.tree.map(lambda total, part: total + part.astype(jnp.float32), gradient, new)
-    return gradient, value, metrics
-
-
-@functools.partial(jax.jit, static_argnames=("model", "algorithm"), donate_argnames="gradient")
-def accumulate_critic(params: Any, gradient: Any, rows: Rows, *, model: transformer.ModelConfig,
-                      algorithm: Algorithm) -> tuple[Any, jax.Array, dict]:
-    """Adds the gradient of the clipped value loss, a token mean by `rows.weights`, to `gradient`."""
-
-    def loss(params):
-        values = value_head.values(params, model, rows.tokens, rows.positions, rows.segments)
-        losses = kernels.clipped_value_loss(values, rows.old_values, rows.returns, rows.trained,
-                                            clip=algorithm.value_clip)
-        return jnp.sum(losses * rows.weights[:, None])
-
-    value, new = jax.value_and_grad(loss)(params)
-    gradient = jax.tree.map(lambda total, part: total + part.astype(jnp.float32), gradient, new)
-    return gradient, value, {}
-
-
 @dataclasses.dataclass(frozen=True)
 class LearnerOptions:
-    """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.config`."""
+    """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.config`.
+
+    `dtype` is that of activations and matrix products, `attention` one of `models.attention.IMPLEMENTATIONS`.
+    """
 
     policy: OptimizerOptions
     critic: OptimizerOptions | None
@@ -99,6 +43,10 @@ class LearnerOptions:
     mini_batches: int = 1
     epochs: int = 1
     micro_batch_size: int = 0
+    pack_tokens: int = 0
+    dtype: str = "float32"
+    remat: bool = False
+    attention: str = "xla"
     critic_warmup_steps: int = 0
     reference_refresh_steps: int = 0
     max_bad_updates: int = 5
@@ -135,13 +83,26 @@ class Learner:
     last two only where the algorithm has them.
     """
 
-    def __init__(self, model: transformer.ModelConfig, algorithm: Algorithm, options: LearnerOptions, params: Any):
-        self._model, self._algorithm, self._options = model, algorithm, options
+    def __init__(self, model: transformer.ModelConfig, algorithm: Algorithm, options: LearnerOptions, params: Any, *,
+                 mesh: jax.sharding.Mesh | None = None):
+        """Makes a learner that has seen no update.
+
+        Args:
+          model: the model's shape.
+          algorithm: what is optimized.
+          options: how.
+          params: the policy's parameters, which the learner owns from here on; on a mesh, already laid out there.
+          mesh: mesh of `models.sharding.make_mesh`; None computes on the default device.
+        """
+        self._algorithm, self._options, self._mesh = algorithm, options, mesh
+        self._execution = Execution(model, options.temperature, options.dtype, options.remat, options.attention)
         self.arrays: dict[str, Any] = {"policy": init_train_state(params, options.policy)}
         if algorithm.needs_reference:
             self.arrays["reference"] = jax.tree.map(jnp.copy, params)
         if algorithm.needs_critic:
             self.arrays["critic"] = init_train_state(value_head.init_critic(params, model), options.critic)
+        if mesh is not None:
+            self.arrays = jax.tree.map(lambda array: replicated_unless_on(array, mesh), self.arrays)
 
     @property
     def params(self) -> Any:
@@ -167,6 +128,10 @@ class Learner:
         Raises:
           NonFiniteError: `max_bad_updates` updates in a row had a gradient that is not finite.
         """
+        with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
+            return self._step(groups, rollout_step, policy_version)
+
+    def _step(self, groups, rollout_step, policy_version):
         self._refresh_reference(rollout_step)
         options = self._options
         batch = make_batch(groups, options.group_size, num_groups=max(options.groups_per_step, len(groups)),
@@ -210,19 +175,25 @@ class Learner:
         π_old is the policy that sampled a response. For fresh responses its log-probabilities are recomputed here, by
         the function the loss uses; for carried ones they are the recorded `rollout_logprobs`.
         """
-        rows, model, temperature = batch.rows, self._model, self._options.temperature
-        fresh = batch.fresh.reshape(-1, 1)
-        for chosen, micro in micro_batches(rows, np.arange(len(rows.weights)), self._options.micro_batch_size):
-            micro = jax.device_put(micro)
-            outputs = {"old_logprobs": score(self.params, micro, model=model, temperature=temperature)}
+        rows, fresh = batch.rows, batch.fresh.reshape(-1, 1)
+        for placement, micro in self._micro_batches(rows, np.arange(len(rows.weights))):
+            micro = self._put(micro)
+            outputs = {"old_logprobs": score(self.params, micro, execution=self._execution)}
             if "reference" in self.arrays:
-                outputs["ref_logprobs"] = score(self.arrays["reference"], micro, model=model, temperature=temperature)
+                outputs["ref_logprobs"] = score(self.arrays["reference"], micro, execution=self._execution)
             if "critic" in self.arrays:
-                outputs["old_values"] = score_values(self.arrays["critic"].params, micro, model=model)
+                outputs["old_values"] = score_values(self.arrays["critic"].params, micro, execution=self._execution)
             for name, value in outputs.items():
-                width = min(value.shape[1], rows.tokens.shape[1])
-                getattr(rows, name)[chosen, :width] = np.asarray(value)[:len(chosen), :width]
+                placement.copy_back(np.asarray(value), getattr(rows, name))
         np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
+
+    def _micro_batches(self, rows, indices):
+        shards = 1 if self._mesh is None else np.prod([self._mesh.shape[axis] for axis in BATCH_AXES])
+        return micro_batches(rows, indices, self._options.micro_batch_size, row_tokens=self._options.pack_tokens,
+                             row_multiple=int(shards))
+
+    def _put(self, micro):
+        return jax.device_put(micro, None if self._mesh is None else batch_sharding(self._mesh))
 
     def _mini_batches(self, num_groups, rollout_step):
         """Group numbers of each optimizer batch; a seeded shuffle per epoch, groups kept whole.
@@ -244,26 +215,23 @@ class Learner:
         rows.weights[:] = np.asarray(_response_weights(
             batch.lengths * in_batch, normalization=normalization,
             max_completion_length=self._options.max_completion_length,
-            num_responses=np.float32(len(chosen) * G) if normalization == "constant" else None)).reshape(-1)
+            num_responses=np.float32(len(chosen) * G) if normalization == "constant" else None)).reshape(-1, 1)
         indices = (chosen[:, None] * G + np.arange(G)).reshape(-1)
         gradient, loss = zero_gradient(state.params), 0.0
-        for _, micro in micro_batches(rows, indices, self._options.micro_batch_size):
-            metrics.add("batch/useful_token_fraction", float(micro.mask.sum()), float(micro.mask.size))
-            micro = jax.device_put(micro)
+        accumulate = accumulate_policy if name == "policy" else accumulate_critic
+        for _, micro in self._micro_batches(rows, indices):
+            metrics.add("batch/trained_token_fraction", float(micro.trained.sum()), float(micro.trained.size))
+            metrics.add("batch/filled_fraction", float(np.count_nonzero(micro.segments)), float(micro.segments.size))
+            micro = self._put(micro)
             with jax.transfer_guard("disallow"):
-                gradient, part, new = self._accumulate(name, state.params, gradient, micro)
+                gradient, part, new = accumulate(state.params, gradient, micro, execution=self._execution,
+                                                 algorithm=self._algorithm)
             metrics.merge(new)
             loss = loss + part
         options = self._options.policy if name == "policy" else self._options.critic
         with jax.transfer_guard("disallow"):
             self.arrays[name], new = apply(state, gradient, options=options)
         metrics.merge({f"{name}/{key}": pair for key, pair in new.items()} | {f"{name}/loss": (loss, 1.0)})
-
-    def _accumulate(self, name, params, gradient, micro):
-        if name == "critic":
-            return accumulate_critic(params, gradient, micro, model=self._model, algorithm=self._algorithm)
-        return accumulate_policy(params, gradient, micro, model=self._model, algorithm=self._algorithm,
-                                 temperature=self._options.temperature)
 
 
 def _response_means(batch: Batch) -> np.ndarray:

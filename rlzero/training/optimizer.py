@@ -70,9 +70,8 @@ def init_train_state(params: Any, options: OptimizerOptions) -> TrainState:
     return TrainState(params, options.transformation().init(params), zero, jnp.copy(zero), jnp.copy(zero))
 
 
-@jax.jit
 def zero_gradient(params: Any) -> Any:
-    """A float32 accumulator in the shape of `params`."""
+    """A float32 accumulator in the shape of `params`, laid out on devices as they are."""
     return jax.tree.map(lambda p: jnp.zeros_like(p, jnp.float32), params)
 
 

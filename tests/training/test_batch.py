@@ -113,8 +113,10 @@ def test_micro_batches_hold_every_row_once_with_all_its_content(size):
         if array.dtype == np.float32:
             array[:] = rng.normal(size=array.shape)
     indices, seen, widths = rng.permutation(24)[:15], [], []
-    for chosen, rows in micro_batches(batch.rows, indices, size):
+    for placement, rows in micro_batches(batch.rows, indices, size):
+        chosen = placement.responses
         seen += chosen.tolist()
+        assert placement.rows.tolist() == list(range(len(chosen))) and not placement.starts.any()
         widths.append(rows.tokens.shape[1])
         longest = max(int(np.flatnonzero(batch.rows.mask[i])[-1]) + 1 for i in chosen)
         assert rows.tokens.shape == (row_bucket(len(chosen)), width_bucket(longest))
@@ -124,9 +126,9 @@ def test_micro_batches_hold_every_row_once_with_all_its_content(size):
         for field in dataclasses.fields(Rows):
             source, got = getattr(batch.rows, field.name), getattr(rows, field.name)
             assert got.dtype == source.dtype
-            width = min(source.shape[-1], got.shape[-1]) if source.ndim > 1 else None
-            np.testing.assert_array_equal(got[:len(chosen), :width] if width else got[:len(chosen)],
-                                          source[chosen, :width] if width else source[chosen])
+            for row, length in enumerate(placement.lengths):
+                np.testing.assert_array_equal(got[row, :length], source[chosen[row], :length])
+                assert not got[row, length:].any()
         assert rows.mask.sum() == batch.rows.mask[chosen].sum()  # nothing sampled was cropped away
     sampled = [i for i in indices if batch.rows.mask[i].any()]
     assert sorted(seen) == sorted(sampled) and widths == sorted(widths)
@@ -140,6 +142,39 @@ def test_shapes_of_50_random_batches_are_few():
         rows = batch_of(groups, 4, num_groups=8).rows
         shapes |= {micro.tokens.shape for _, micro in micro_batches(rows, np.arange(32), 8)}
     assert shapes <= {(8, width) for width in (16, 24, 32, 48, 64, 96)}
+
+
+@pytest.mark.parametrize("micro_batch_size", [0, 2])
+def test_packed_rows_hold_every_response_once_as_a_segment(micro_batch_size):
+    rows = batch_of(random_groups(5, 4, longest=40), 4, num_groups=6).rows
+    rows.advantages[:] = np.arange(24)[:, None]
+    seen = []
+    for placement, packed in micro_batches(rows, np.arange(24), micro_batch_size, row_tokens=64, row_multiple=3):
+        assert packed.tokens.shape[1] == 64 and packed.tokens.shape[0] % 3 == 0
+        seen += placement.responses.tolist()
+        target = np.full(rows.advantages.shape, -1.0)
+        placement.copy_back(packed.advantages, target)
+        for response, row, start, length in zip(*placement):
+            part = slice(start, start + length)
+            assert len(set(packed.segments[row, part])) == 1 and packed.segments[row, start] > 0
+            assert packed.positions[row, part].tolist() == list(range(length))
+            np.testing.assert_array_equal(packed.tokens[row, part], rows.tokens[response, :length])
+            assert (target[response, :length] == response).all() and (target[response, length:] == -1).all()
+        for row in range(len(packed.tokens)):
+            starts = np.flatnonzero(np.diff(packed.segments[row], prepend=0) > 0)
+            assert packed.segments[row, starts].tolist() == list(range(1, len(starts) + 1))
+        assert np.count_nonzero(packed.segments) == placement.lengths.sum()
+    assert sorted(seen) == [i for i in range(24) if rows.mask[i].any()]
+
+
+def test_packing_fills_rows_better_than_one_response_each_and_refuses_what_does_not_fit():
+    rows = batch_of(random_groups(32, 4, longest=40), 4, num_groups=32).rows
+    filled = {tokens: np.concatenate([micro.segments.reshape(-1) > 0 for _, micro in micro_batches(
+        rows, np.arange(128), 8, row_tokens=tokens)]).mean() for tokens in (0, 128)}
+    print(filled)
+    assert filled[128] > 0.8 > filled[0]
+    with pytest.raises(ValueError, match="does not fit into a packed row of 8; raise --config.learner.pack_tokens"):
+        list(micro_batches(rows, np.arange(32), 8, row_tokens=8))
 
 
 def test_empty_rows_train_nothing():

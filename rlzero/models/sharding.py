@@ -1,0 +1,84 @@
+"""How a model lies on a mesh: one table from logical axes to mesh axes, and constraints for activations.
+
+The mesh has three axes. `data` replicates the model and splits the rows of a batch; `fsdp` splits rows too, and stores
+each parameter in slices that are gathered layer by layer where they are used (Rajbhandari et al., arXiv 1910.02054);
+`tensor` splits heads, the feed-forward width and the vocabulary (Shoeybi et al., arXiv 1909.08053). Left alone, the
+compiler may move activations instead of weights; `gathered` and `constrain` tell it not to. Without a mesh in context
+both do nothing, so the model runs the same in a notebook.
+"""
+
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+AXES = ("data", "fsdp", "tensor")
+BATCH_AXES = ("data", "fsdp")
+
+# Logical axis of a parameter -> mesh axis. Anything else is not split.
+RULES = {"vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
+
+
+def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, *, devices: Any = None) -> Mesh:
+    """A mesh with the axes `data`, `fsdp` and `tensor`, over the first data·fsdp·tensor devices.
+
+    Raises:
+      ValueError: there are fewer devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    wanted = data * fsdp * tensor
+    if wanted > len(devices):
+        raise ValueError(f"a mesh of data={data}, fsdp={fsdp}, tensor={tensor} needs {wanted} devices, there are "
+                         f"{len(devices)}; choose sizes whose product is at most {len(devices)}")
+    return jax.make_mesh((data, fsdp, tensor), AXES, devices=devices[:wanted], axis_types=(AxisType.Auto,) * 3)
+
+
+def parameter_partition(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Where a parameter with these logical axes lies; an axis whose size the mesh axis does not divide stays whole."""
+    names = [RULES.get(axis) if axis is not None else None for axis in axes]
+    return PartitionSpec(*(name if name is not None and size % mesh.shape[name] == 0 else None
+                           for name, size in zip(names, shape, strict=True)))
+
+
+def parameter_shardings(specs: Any, mesh: Mesh) -> Any:
+    """The tree of `NamedSharding` for a tree of `transformer.ParameterSpec`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, parameter_partition(spec.axes, spec.shape, mesh)), specs,
+                        is_leaf=lambda leaf: hasattr(leaf, "axes"))
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows of a batch, split over `data` and `fsdp`."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def replicated_unless_on(array: jax.Array, mesh: Mesh) -> jax.Array:
+    """The array as it is if it lies on the mesh already, else a copy on every device: for counters and small heads."""
+    if isinstance(array.sharding, NamedSharding) and array.sharding.mesh.devices.size == mesh.size:
+        return array
+    return jax.device_put(array, NamedSharding(mesh, PartitionSpec()))
+
+
+def constrain(array: jax.Array, *axes: Any) -> jax.Array:
+    """Holds an activation to a layout, `axes` naming one mesh axis (or several, or None) per dimension.
+
+    An axis that the mesh in context lacks, or whose size does not divide the dimension, is left out.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return array
+    manual = {name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Manual}
+
+    def usable(entry, size):
+        names = (entry,) if isinstance(entry, str) else tuple(entry or ())
+        names = tuple(name for name in names if name in mesh.axis_names and name not in manual)
+        extent = 1
+        for name in names:
+            extent *= mesh.shape[name]
+        return names if names and size % extent == 0 else None
+
+    return jax.lax.with_sharding_constraint(array, PartitionSpec(*map(usable, axes, array.shape)))
+
+
+def gathered(weight: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+    """A parameter as it is used: whole along `fsdp`, still split along `tensor`. Its gradient is scattered back."""
+    return constrain(weight, *(RULES.get(axis) if RULES.get(axis) == "tensor" else None for axis in axes))
