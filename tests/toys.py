@@ -46,7 +46,8 @@ def device(tree):
 def completion(prompt_id, index, completion_ids, *, prompt_ids=(3, 4, 5), logprobs=None, reason="stop", version=0,
                seed=0):
     logprobs = (-0.5,) * len(completion_ids) if logprobs is None else tuple(logprobs)
-    return Completion(Request(prompt_id, index, tuple(prompt_ids), seed), tuple(completion_ids), logprobs, reason, version)
+    request = Request(prompt_id, index, tuple(prompt_ids), seed)
+    return Completion(request, tuple(completion_ids), logprobs, reason, version)
 
 
 def sample(completion, reward, *, correct=None, answer="1", text="1"):
@@ -104,4 +105,5 @@ def score(problem, completion):
     first, length = completion.completion_ids[0], len(completion.completion_ids)
     correct = None if first == UNSCORED[0] else first == RIGHT[0] and completion.finish_reason != "abort"
     parts = {"correctness": float(bool(correct)), "length": -0.01 * length}
-    return Sample(completion, f"text {completion.completion_ids}", None if first == 8 else str(first), Reward(correct, parts))
+    answer = None if first == 8 else str(first)
+    return Sample(completion, f"text {completion.completion_ids}", answer, Reward(correct, parts))

@@ -169,7 +169,7 @@ def test_defaults_and_newer_spellings_of_a_config(tmp_path):
 
 
 def test_a_directory_without_config_or_weights_says_so(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"no model at {tmp_path / 'nothing'}: expected a directory with config"):
+    with pytest.raises(FileNotFoundError, match=f"no model at {tmp_path / 'nothing'}: expected a directory with"):
         huggingface.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError, match="no [*].safetensors in"):
         huggingface.load(source_directory(tmp_path / "model"))

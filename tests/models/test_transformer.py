@@ -1,4 +1,4 @@
-"""The decoder: what a token may see, how it is written into a cache, and its numbers against a NumPy decoder of loops."""
+"""The decoder: what a token may see, how it is written into a cache, and its numbers against NumPy loops."""
 
 import dataclasses
 import math
@@ -103,7 +103,7 @@ def test_forward_equals_the_decoder_of_loops(name):
 def test_llama3_rope_scaling_has_the_frequencies_computed_by_hand():
     """Frequencies 1, 0.1, 0.01, 0.001 have wavelengths 6.28, 62.8, 628, 6283; kept under 256, divided by 8 over 1024.
 
-    Between, the share kept is (1024/628.3185 - 1) / (4 - 1) = 0.2099155, which gives 0.2099155·0.01 + 0.7900845·0.00125.
+    Between, the share kept is (1024/628.3185 - 1) / (4 - 1) = 0.2099155; that gives 0.2099155·0.01 + 0.7900845·0.00125.
     """
     config = dataclasses.replace(LLAMA, num_heads=2, num_kv_heads=1, head_dim=8, rope_theta=10_000.0,
                                  rope_scaling=RopeScaling(8.0, 1.0, 4.0, 1024))
@@ -216,8 +216,8 @@ def test_decoding_with_a_cache_equals_the_whole_sequence_at_once(name):
 
 def test_free_slots_of_a_cache_do_not_matter():
     params, (tokens, positions, segments) = make_params(LLAMA), plain([4, 4], 4)
-    small, large = (forward(params, LLAMA, tokens, positions, segments, cache=transformer.init_cache(LLAMA, 2, slots))[0]
-                    for slots in (4, 9))
+    caches = [transformer.init_cache(LLAMA, 2, slots) for slots in (4, 9)]
+    small, large = (forward(params, LLAMA, tokens, positions, segments, cache=cache)[0] for cache in caches)
     np.testing.assert_allclose(small, large, atol=1e-6)
 
 

@@ -209,7 +209,7 @@ def test_bfloat16_weights_and_cache():
 
 
 def test_compilations_are_bounded_by_the_buckets(engine):
-    """20 calls of three shapes: up to 60 prompts of 8 tokens fall into 2 batch sizes, prompts of 16 are another width."""
+    """20 calls of three shapes: up to 60 prompts of 8 tokens have 2 batch sizes, prompts of 16 are another width."""
     compiled, rng = [], np.random.default_rng(0)
 
     def listen(event, seconds, **details):

@@ -1,4 +1,4 @@
-"""From prompts to groups: by id whatever the order, dynamic sampling within its bounds, and every response accounted for."""
+"""From prompts to groups: by id whatever the order, dynamic sampling within bounds, every response accounted for."""
 
 import itertools
 import json
@@ -117,7 +117,8 @@ def test_what_did_not_come_back_leaves_short_groups_and_is_counted():
     options = SamplerOptions(group_size=4, groups_per_step=4)
     rollout = make_sampler(outcome, options)[0].collect(0, 0)
     assert [len(group.samples) for group in rollout.groups] == [4, 3]  # a group of one cannot be compared
-    assert rollout.account == {"generated": 16, "carried_in": 0, "trained": 7, "filtered": 0, "failed": 9, "carried_out": 0}
+    assert rollout.account == {
+        "generated": 16, "carried_in": 0, "trained": 7, "filtered": 0, "failed": 9, "carried_out": 0}
 
 
 def test_a_critic_can_learn_from_a_group_of_one():
@@ -176,7 +177,8 @@ def test_surplus_groups_are_carried_and_trained_once():
     engine.update_weights(None, 1)
     second = sampler.collect(1, 1)
     assert len(engine.calls[1]) == 7 * 2  # ceil(5 * 1.375)
-    assert second.account == {"generated": 14, "carried_in": 6, "trained": 16, "filtered": 0, "failed": 0, "carried_out": 4}
+    assert second.account == {
+        "generated": 14, "carried_in": 6, "trained": 16, "filtered": 0, "failed": 0, "carried_out": 4}
     assert second.groups[:3] == list(first.generated[8:]) and len(second.generated) == 7
     trained = ids_of(first.groups) + ids_of(second.groups)
     assert len(set(trained)) == len(trained) == 16

@@ -24,7 +24,8 @@ def samples(*rewards, length=2):
 
 @pytest.mark.parametrize("name, overrides, want", [
     ("dr_grpo", {}, (0.75, -0.25, -0.25, -0.25)), ("rloo", {}, (1, -1 / 3, -1 / 3, -1 / 3)),
-    ("grpo", {}, (1.5, -0.5, -0.5, -0.5)), ("dapo", {"advantage_ddof": 0}, (3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)))])
+    ("grpo", {}, (1.5, -0.5, -0.5, -0.5)),
+    ("dapo", {"advantage_ddof": 0}, (3**0.5, -(3**-0.5), -(3**-0.5), -(3**-0.5)))])
 def test_each_response_has_one_advantage_on_its_sampled_tokens(name, overrides, want):
     batch = batch_of(samples(1.0, 0.0, 0.0, 0.0))
     assert assign_advantages(batch, algorithms.get(name, **overrides)) == {}
@@ -60,7 +61,8 @@ def test_a_divergence_in_the_reward_lowers_it_by_its_sum_over_the_response():
 
 def gae_batch(width_of_second=3):
     """Two responses of 3 tokens and fewer; γ = 0.99, λ = 0.95; garbage around the sampled tokens."""
-    batch = batch_of((sample(completion("p", 0, (7, 8, 9)), 1.0), sample(completion("p", 1, (7,) * width_of_second), 2.0)))
+    first, second = completion("p", 0, (7, 8, 9)), completion("p", 1, (7,) * width_of_second)
+    batch = batch_of((sample(first, 1.0), sample(second, 2.0)))
     batch.rows.old_values[:] = 99.0
     batch.rows.old_values[0, 2:5] = 0.5, 0.6, 0.7
     batch.rows.old_values[1, 2:2 + width_of_second] = 0.25
@@ -107,7 +109,8 @@ def test_whitening_is_over_the_trained_tokens_of_the_batch_and_leaves_returns_al
 
 @pytest.mark.parametrize("name", sorted(algorithms.PRESETS))
 def test_nothing_to_learn_from_gives_numbers_or_nothing(name):
-    for batch in (make_batch([], 4, num_groups=2, mask_truncated=False, policy_version=0), batch_of(samples(None, None))):
+    empty = make_batch([], 4, num_groups=2, mask_truncated=False, policy_version=0)
+    for batch in (empty, batch_of(samples(None, None))):
         metrics = assign_advantages(batch, algorithms.get(name))
         assert not batch.rows.advantages.any()
         assert all(np.isfinite(value) for pair in metrics.values() for value in pair)

@@ -75,7 +75,7 @@ def test_masking_truncated_answers_takes_their_tokens_and_leaves_them_in_the_bas
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_reward_that_is_not_finite_is_refused_unless_it_is_not_used(bad):
-    with pytest.raises(ValueError, match=f"reward of p, sample 1, is {bad} .*expected a finite number, or correct None"):
+    with pytest.raises(ValueError, match=f"reward of p, sample 1, is {bad} .*expected a finite number, or"):
         batch_of([group(sample(completion("p", 1, (7,)), bad))], 1)
     batch_of([group(sample(completion("p", 1, (7,), reason="abort"), bad))], 1)
 
@@ -91,8 +91,8 @@ def test_no_groups_are_rows_of_padding():
     assert list(micro_batches(batch.rows, np.arange(8), 0)) == []
 
 
-@pytest.mark.parametrize("width, bucket", [(1, 16), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (96, 96),
-                                           (97, 128), (1025, 1536)])
+@pytest.mark.parametrize("width, bucket", [
+    (1, 16), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (96, 96), (97, 128), (1025, 1536)])
 def test_widths(width, bucket):
     assert width_bucket(width) == bucket
 

@@ -21,8 +21,8 @@ from rlzero.training.metrics import finalize
 from rlzero.training.optimizer import OptimizerOptions
 
 PARAMS = make_params()
-# With eps = 1 and no clipping, an AdamW update is nearly proportional to the gradient. The usual eps would turn gradients
-# that are zero up to rounding into full steps of either sign, and nothing could be compared.
+# With eps = 1 and no clipping, an AdamW update is nearly proportional to the gradient. The usual eps would turn
+# gradients that are zero up to rounding into full steps of either sign, and nothing could be compared.
 OPTIMIZER = OptimizerOptions(0.3, eps=1.0, weight_decay=0.01, max_grad_norm=1e9)
 OPTIONS = LearnerOptions(policy=OPTIMIZER, critic=OPTIMIZER, groups_per_step=2, group_size=4, max_completion_length=12,
                          temperature=0.7)
@@ -267,7 +267,8 @@ def test_every_mini_batch_of_every_epoch_is_an_update():
     learner = make_learner(groups_per_step=4, mini_batches=2, epochs=3)
     result = learner.step(random_groups(4, 4), 0, 0)
     assert int(learner.arrays["policy"].updates) == 6
-    assert result.metrics.totals["policy/gradient_norm"][1] == 6 and result.advantages.shape == (4, 4) and result.updated
+    assert result.metrics.totals["policy/gradient_norm"][1] == 6
+    assert result.advantages.shape == (4, 4) and result.updated
 
 
 def test_mini_batches_hold_every_group_once_an_epoch_in_a_seeded_order():
@@ -365,7 +366,8 @@ def test_non_finite_gradients_leave_the_state_as_it_was_and_end_the_run_in_the_e
     def poison(p, g, old):
         logprobs = np.array(old.completion.rollout_logprobs)
         logprobs[0] = np.nan if (p, g) == (1, 2) else logprobs[0]
-        return dataclasses.replace(old, completion=dataclasses.replace(old.completion, rollout_logprobs=tuple(logprobs)))
+        broken = dataclasses.replace(old.completion, rollout_logprobs=tuple(logprobs))
+        return dataclasses.replace(old, completion=broken)
 
     bad, learner = with_samples(GROUPS, poison), make_learner(max_bad_updates=3)
     learner.step(GROUPS, 0, 0)

@@ -28,7 +28,8 @@ def assert_same_bits(got, want):
     (OptimizerOptions(2.0), {0: 2.0, 9: 2.0}),
     (OptimizerOptions(2.0, warmup_updates=1), {0: 2.0, 1: 2.0}),
     (OptimizerOptions(2.0, warmup_updates=4), {0: 0.5, 1: 1.0, 2: 1.5, 3: 2.0, 4: 2.0, 99: 2.0}),
-    (OptimizerOptions(2.0, total_updates=8, schedule="cosine"), {0: 2.0, 2: 2 * (2 + 2**0.5) / 4, 4: 1.0, 8: 0.0, 9: 0.0}),
+    (OptimizerOptions(2.0, total_updates=8, schedule="cosine"),
+     {0: 2.0, 2: 2 * (2 + 2**0.5) / 4, 4: 1.0, 8: 0.0, 9: 0.0}),
     (OptimizerOptions(2.0, warmup_updates=2, total_updates=10, schedule="cosine", end_fraction=0.1),
      {0: 1.0, 1: 2.0, 2: 2.0, 6: 0.2 + 1.8 * 0.5, 10: 0.2, 50: 0.2})])
 def test_learning_rates_by_hand(options, want):

@@ -137,8 +137,7 @@ def test_transcripts_show_a_right_and_a_wrong_answer_at_the_first_step_and_every
 def test_a_warning_is_printed_once(make_report, capsys):
     report = make_report(log__transcripts_every_steps=0)
     for step in (1, 2, 3):
-        report.step(step, rollout(), StepResult(result(gradient_norm=(0.0, 1.0)).metrics, np.zeros((1, 2)), True), TIMES,
-                    PROMPTS)
+        report.step(step, rollout(), result(gradient_norm=(0.0, 1.0)), TIMES, PROMPTS)
     report.flush()
     assert capsys.readouterr().out.count("warning: The gradient norm is exactly 0") == 1
 
@@ -176,7 +175,8 @@ def test_a_run_that_goes_on_has_every_step_once(make_report, tmp_path):
     first.close()
     run_to(make_report(2), 3, 4)
     assert steps_in(tmp_path) == [1, 2, 3, 4] and steps_in(tmp_path, "evaluation") == [0, 1, 2, 3, 4]
-    assert sorted(path.name for path in (tmp_path / "rollouts").iterdir()) == [f"step_{n:06}.jsonl" for n in (1, 2, 3, 4)]
+    files = sorted(path.name for path in (tmp_path / "rollouts").iterdir())
+    assert files == [f"step_{n:06}.jsonl" for n in (1, 2, 3, 4)]
 
 
 def test_a_finished_or_unsaved_run_evaluates_again(make_report, tmp_path):

@@ -24,7 +24,8 @@ def group(prompt, *samples):
 
 
 MIXED = group("p", shaped("p", 0, 4, True, 0.0), shaped("p", 1, 6, False, -0.25))
-SHORT = group("q", shaped("q", 0, 16, False, -1.0, reason="length", answer=None), sample(completion("q", 1, (7, 8)), None))
+SHORT = group("q", shaped("q", 0, 16, False, -1.0, reason="length", answer=None),
+              sample(completion("q", 1, (7, 8)), None))
 SAME = group("r", shaped("r", 0, 3, True, 0.0), shaped("r", 1, 3, True, 0.0))
 ABORTED = group("s", shaped("s", 0, 5, True, 0.0, reason="abort"))
 
