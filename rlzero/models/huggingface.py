@@ -172,6 +172,8 @@ def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, sourc
         for name in _CARRIED_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, partial / name)
+        for file in partial.glob("*.safetensors"):  # safetensors makes files that only their owner can read
+            shutil.copymode(partial / "config.json", file)
         partial.rename(path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -202,8 +204,20 @@ def load_tokenizer(path: str | os.PathLike):
     return transformers.AutoTokenizer.from_pretrained(str(model_directory(path)))
 
 
-def stop_token_ids(path: str | os.PathLike, tokenizer=None) -> tuple[int, ...]:
-    """Every id that ends a response: the union of generation_config.json, config.json and the tokenizer's EOS."""
+def stop_token_ids(path: str | os.PathLike, tokenizer=None, *, text: str = "") -> tuple[int, ...]:
+    """Every id that ends a response, sorted.
+
+    Args:
+      path: model directory, or "demo".
+      tokenizer: its tokenizer; without one only the directory's own settings count.
+      text: a response also ends with any token that contains this text, such as a newline; needs the tokenizer.
+
+    Returns:
+      The union of generation_config.json, config.json, the tokenizer's EOS, and the tokens that contain `text`.
+
+    Raises:
+      ValueError: there is no EOS anywhere, or no token contains the text.
+    """
     directory, ids = model_directory(path), set()
     for name in ("generation_config.json", "config.json"):
         if (directory / name).is_file():
@@ -213,7 +227,16 @@ def stop_token_ids(path: str | os.PathLike, tokenizer=None) -> tuple[int, ...]:
         ids.add(tokenizer.eos_token_id)
     if not ids:
         raise ValueError(f"no eos_token_id in {directory}: responses could never end; add it to generation_config.json")
-    return tuple(sorted(ids))
+    return tuple(sorted(ids | (_tokens_with(text, tokenizer) if text else set())))
+
+
+def _tokens_with(text, tokenizer):
+    words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
+    found = {i for i, word in enumerate(words) if text in word}
+    if not found:
+        raise ValueError(f"no token of the vocabulary contains {text!r}, so it cannot end a response; use a text within "
+                         "one token, best a single character")
+    return found
 
 
 def _rope_scaling(rope):
