@@ -11,10 +11,11 @@ batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint could not be written; 128
 The same command again goes on from the newest complete checkpoint.
 """
 
+import contextlib
 import dataclasses
 import pathlib
 import sys
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -26,7 +27,8 @@ from rlzero.data import problems as problems_lib
 from rlzero.data import tasks
 from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
-from rlzero.models import huggingface
+from rlzero.models import huggingface, transformer
+from rlzero.models.sharding import make_mesh, parameter_shardings
 from rlzero.rollout.engine import Sampling
 from rlzero.rollout.local import LocalEngine
 from rlzero.rollout.sampler import Sampler, SamplerOptions
@@ -34,7 +36,8 @@ from rlzero.rollout.scoring import make_scorer
 from rlzero.training import flags as flags_lib
 from rlzero.training.checkpoints import CheckpointError, Checkpoints
 from rlzero.training.clock import Clock
-from rlzero.training.config import Config, OptimizerSection, batch_table, save_resolved
+from rlzero.training.config import Config, OptimizerSection, save_resolved
+from rlzero.training.display import batch_table
 from rlzero.training.interruption import Interruption
 from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError, OptimizerOptions
 from rlzero.training.report import Report
@@ -45,11 +48,12 @@ _TRAINING_PROBLEMS = 3072  # generated problems to draw from; an epoch of the de
 def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> None:
     """Trains until `config.steps` rollout steps are done or a signal asks to stop."""
     clock = Clock()
-    with clock.phase("setup"):
-        changes = save_resolved(config, workdir)
-        run = make_run(config)
-    with Checkpoints(workdir, keep=config.checkpoint.keep) as checkpoints:
-        progress = restore(run, checkpoints)
+    with contextlib.ExitStack() as stack:
+        with clock.phase("setup"), errors_in_a_line():
+            run = make_run(config)
+            checkpoints = stack.enter_context(Checkpoints(workdir, keep=config.checkpoint.keep))
+            progress = restore(run, checkpoints)
+            changes = save_resolved(config, workdir)
         report = Report(config, workdir, progress.step)
         report.opening(run.description, batch_table(config), changes + checkpoints.skipped, progress.step)
         if progress.before is None:
@@ -85,6 +89,16 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
     clock.close()
 
 
+@contextlib.contextmanager
+def errors_in_a_line() -> Iterator[None]:
+    """Ends the program with the sentence of an error and exit code 2: for what only shows once devices are at work."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 @dataclasses.dataclass
 class Run:
     """The parts of a run, made from its config."""
@@ -118,7 +132,11 @@ class Progress:
 def make_run(config: Config) -> Run:
     """Loads the model, prepares the problems, and makes engine, sampler and learner."""
     algorithm = config.algorithm.freeze()
-    params, model = huggingface.load(config.model.path, config.model.dtype)
+    mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
+    model = huggingface.read_config(config.model.path)
+    specs = transformer.parameter_specs(model)
+    params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
+    compute_dtype = resolved_dtype(config.model.compute_dtype)
     tokenizer = huggingface.load_tokenizer(config.model.path)
     stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer)
     limit = config.rollout.max_prompt_length
@@ -130,21 +148,30 @@ def make_run(config: Config) -> Run:
         max_prompt_length=limit)
     problems_lib.refuse_overlap(training, held_out)
     prompts = PromptIterator(training, seed=config.seed)
-    engine = LocalEngine(model, dtype=config.model.dtype)
+    engine = LocalEngine(model, dtype=compute_dtype)
     engine.update_weights(params, 0)
     score = make_scorer(
         tokenizer, max_completion_length=config.rollout.max_completion_length, truncated=algorithm.truncated,
         correct=config.reward.correct, wrong=config.reward.wrong, overlong_fraction=algorithm.overlong_fraction)
     sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
     sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
-    learner = Learner(model, algorithm, learner_options(config, algorithm), params)
+    learner = Learner(model, algorithm, learner_options(config, algorithm, compute_dtype), params, mesh=mesh)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     description = (
         f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}, stop tokens "
         f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in stop_ids)}\n"
         f"problems   {config.data.task}: {kept}; {len(held_out)} held out\n"
-        f"algorithm  {algorithm.name}, on {jax.device_count()} {jax.default_backend()} device(s)")
+        f"algorithm  {algorithm.name}\n"
+        f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "
+        f"{mesh.shape['tensor']}; weights {config.model.dtype}, computing in {compute_dtype}")
     return Run(config, engine, prompts, sampler, learner, held_out, stop_ids, tokenizer, description)
+
+
+def resolved_dtype(name: str) -> str:
+    """The compute dtype: "auto" is bfloat16 on accelerators and float32 on a CPU, where bfloat16 is not faster."""
+    if name != "auto":
+        return name
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
 def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
@@ -155,7 +182,7 @@ def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
         max_carry_age=rollout.max_carry_age, min_usable=1 if algorithm.needs_critic else 2)
 
 
-def learner_options(config: Config, algorithm: Algorithm) -> LearnerOptions:
+def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) -> LearnerOptions:
     learner = config.learner
     per_step = learner.mini_batches * learner.epochs
 
@@ -170,7 +197,9 @@ def learner_options(config: Config, algorithm: Algorithm) -> LearnerOptions:
         groups_per_step=config.prompts_per_step, group_size=config.group_size,
         max_completion_length=config.rollout.max_completion_length, temperature=config.rollout.temperature,
         mini_batches=learner.mini_batches, epochs=learner.epochs,
-        micro_batch_size=learner.micro_batch_size, critic_warmup_steps=config.critic.policy_frozen_steps,
+        micro_batch_size=learner.micro_batch_size, pack_tokens=learner.pack_tokens, dtype=compute_dtype,
+        remat=config.model.remat, attention=config.model.attention,
+        critic_warmup_steps=config.critic.policy_frozen_steps,
         reference_refresh_steps=learner.reference_refresh_steps, max_bad_updates=learner.max_bad_updates,
         seed=config.seed)
 

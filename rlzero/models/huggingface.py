@@ -29,6 +29,7 @@ _ARCHITECTURES = {  # architecture -> what its config.json may leave unsaid, and
     "Qwen2ForCausalLM": {"attention_bias": True, "max_position_embeddings": 32768, "qk_norm": False},
     "Qwen3ForCausalLM": {"attention_bias": False, "max_position_embeddings": 32768, "qk_norm": True},
 }
+_REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _REFUSED_OPTIONS = ("mlp_bias", "use_sliding_window", "rope_interleaved")
 _TENSORS = {  # our name -> (checkpoint name, transposed)
     "embedding": ("model.embed_tokens.weight", False),
@@ -69,6 +70,9 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     if architecture not in _ARCHITECTURES:
         raise ValueError(f"unknown architecture {architecture} in {path}; supported: {', '.join(_ARCHITECTURES)}")
     defaults = _ARCHITECTURES[architecture]
+    missing = [name for name in _REQUIRED if name not in raw]
+    if missing:
+        raise ValueError(f"config.json in {path} lacks {', '.join(missing)}; it is not that of a whole model")
     if raw.get("hidden_act", "silu") != "silu":
         raise ValueError(f"expected hidden_act silu, got {raw['hidden_act']}")
     for option in _REFUSED_OPTIONS:

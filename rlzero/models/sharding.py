@@ -19,13 +19,16 @@ BATCH_AXES = ("data", "fsdp")
 RULES = {"vocab": "tensor", "heads": "tensor", "kv_heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
 
 
-def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, *, devices: Any = None) -> Mesh:
+def make_mesh(data: int = 0, fsdp: int = 1, tensor: int = 1, *, devices: Any = None) -> Mesh:
     """A mesh with the axes `data`, `fsdp` and `tensor`, over the first data·fsdp·tensor devices.
+
+    With data=0 it takes as many copies as there are devices for.
 
     Raises:
       ValueError: there are fewer devices.
     """
     devices = jax.devices() if devices is None else devices
+    data = data or max(1, len(devices) // (fsdp * tensor))
     wanted = data * fsdp * tensor
     if wanted > len(devices):
         raise ValueError(f"a mesh of data={data}, fsdp={fsdp}, tensor={tensor} needs {wanted} devices, there are "

@@ -71,12 +71,14 @@ class Rollout:
       groups: groups to train on, at most the wanted number; empty when the step is to be skipped.
       generated: every group generated in this step, the filtered ones included: what rewards and lengths are
         averaged over.
+      carried: groups kept for the next step.
       account: responses by fate, `{"generated", "carried_in", "trained", "filtered", "failed", "carried_out"}`.
       rounds: generation rounds used.
     """
 
     groups: list[Group]
     generated: list[Group]
+    carried: list[Group]
     account: dict[str, int]
     rounds: int
 
@@ -147,7 +149,7 @@ class Sampler:
             "generated": sum(drawn.values()) * options.group_size, "carried_in": _responses(carried_in),
             "trained": _responses(chosen), "filtered": _responses(filtered), "failed": failed,
             "carried_out": _responses(self.carried)}
-        return Rollout(chosen, generated, account, rounds)
+        return Rollout(chosen, generated, self.carried, account, rounds)
 
     def _divide(self, ready, rounds, filtered):
         """Splits what is ready into the groups of this step and those carried to the next."""
@@ -176,8 +178,10 @@ class Sampler:
                          for index in range(first, first + self._options.group_size)]
         completions = self._engine.generate(requests, self._sampling)
         grouped = group_completions(completions, self._options.group_size)
-        groups = [Group(problems[prompt_id], tuple(self._score(problems[prompt_id], c) for c in members))
-                  for (prompt_id, _), members in sorted(grouped.items())]
+        drawn_order = dict.fromkeys((request.prompt_id, request.sample_index // self._options.group_size)
+                                    for request in requests)
+        groups = [Group(problems[key[0]], tuple(self._score(problems[key[0]], c) for c in grouped[key]))
+                  for key in drawn_order if key in grouped]
         return groups, len(requests) - _responses(groups)
 
     def get_state(self) -> list[dict]:

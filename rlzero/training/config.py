@@ -19,6 +19,7 @@ import typing
 from typing import Any
 
 from rlzero import algorithms
+from rlzero.models import attention
 from rlzero.training import files
 
 # A number, or None where the feature is off; on the command line `none`.
@@ -75,8 +76,16 @@ class ModelSection:
 
     # "demo" is the small model inside the package; anything else is a Hugging Face model directory.
     path: str = "demo"
-    # Of the weights. Losses, gradients' sums and optimizer moments are float32 in any case.
+    # A name in `rlzero.models.shapes`, for planning without the model at hand; training reads the directory's own.
+    shape: str = ""
+    # Of the weights and the optimizer's moments. Losses and sums of gradients are float32 in any case.
     dtype: str = setting("float32", choices=("float32", "bfloat16"))
+    # Of activations, matrix products and the rollout's cache; auto is bfloat16 on accelerators and float32 on a CPU.
+    compute_dtype: str = setting("auto", choices=("auto", "float32", "bfloat16"))
+    # Keep no activations of a layer but recompute them in the backward pass: less memory for a third more compute.
+    remat: bool = False
+    # See `rlzero.models.attention`: xla holds all scores of a row, blockwise never does.
+    attention: str = setting("xla", choices=attention.IMPLEMENTATIONS)
 
 
 @dataclasses.dataclass
@@ -162,12 +171,26 @@ class LearnerSection:
     mini_batches: int = setting(1, "[1, inf)")
     # Passes over the completions of one rollout step.
     epochs: int = setting(1, "[1, inf)")
-    # Completions in memory at a time; 0 takes the whole mini-batch. Changes memory and speed, never the gradient.
+    # Rows in memory at a time; 0 takes the whole mini-batch. Changes memory and speed, never the gradient.
     micro_batch_size: int = setting(0, "[0, inf)")
+    # Width in tokens of rows that several completions share; 0 gives each completion a row of its own.
+    pack_tokens: int = setting(0, "[0, inf)")
     # Rollout steps after which the reference policy becomes a copy of the current one; 0 keeps the first.
     reference_refresh_steps: int = setting(0, "[0, inf)")
     # Non-finite updates in a row (each is skipped and counted) after which the run stops.
     max_bad_updates: int = setting(5, "[1, inf)")
+
+
+@dataclasses.dataclass
+class MeshSection:
+    """How many devices share what; see `rlzero.models.sharding`."""
+
+    # Copies of the model, each with rows of its own; 0 takes all devices that the other two leave.
+    data: int = setting(0, "[0, inf)")
+    # Devices over which parameters and optimizer are sliced; they take rows too.
+    fsdp: int = setting(1, "[1, inf)")
+    # Devices over which heads, feed-forward width and vocabulary are split.
+    tensor: int = setting(1, "[1, inf)")
 
 
 @dataclasses.dataclass
@@ -223,6 +246,7 @@ class Config:
     optimizer: OptimizerSection = dataclasses.field(default_factory=OptimizerSection)
     critic: CriticSection = dataclasses.field(default_factory=CriticSection)
     learner: LearnerSection = dataclasses.field(default_factory=LearnerSection)
+    mesh: MeshSection = dataclasses.field(default_factory=MeshSection)
     checkpoint: CheckpointSection = dataclasses.field(default_factory=CheckpointSection)
     evaluation: EvaluationSection = dataclasses.field(default_factory=EvaluationSection)
     log: LogSection = dataclasses.field(default_factory=LogSection)
@@ -293,30 +317,3 @@ def save_resolved(config: Config, workdir: str | os.PathLike) -> list[str]:
         "# The resolved settings of this run; pass them back with --flagfile and this file.",
         f"--config={target}", *flag_lines(config)]) + "\n")
     return changes
-
-
-def batch_table(config: Config) -> str:
-    """What the batch sizes of a config come to, as a table to print at the start."""
-    responses = config.prompts_per_step * config.group_size
-    per_update = responses // config.learner.mini_batches
-    micro = config.learner.micro_batch_size or per_update
-    updates = config.learner.mini_batches * config.learner.epochs
-    length = config.rollout.max_prompt_length + config.rollout.max_completion_length
-    rows = [
-        ("prompts per step", config.prompts_per_step, "groups trained on in a rollout step"),
-        ("responses per step", responses, f"{config.prompts_per_step} prompts x {config.group_size} samples"),
-        ("tokens per step, at most", responses * length, f"{responses} responses x ({config.rollout.max_prompt_length} "
-         f"prompt + {config.rollout.max_completion_length} completion)"),
-        ("optimizer updates per step", updates,
-         f"mini-batches {config.learner.mini_batches} x epochs {config.learner.epochs}"),
-        ("responses per update", per_update, f"{responses} responses / {config.learner.mini_batches} mini-batches"),
-        ("micro-batches per update", per_update // micro, f"of {micro} responses"),
-        ("rollout steps", config.steps, f"{config.steps * updates} optimizer updates in all"),
-    ]
-    if config.algorithm.dynamic_sampling:
-        rounds, oversample = config.rollout.max_generation_rounds, config.rollout.oversample
-        rows.insert(1, ("generation rounds, at most", rounds,
-                        f"of {oversample:g} x as many prompts as groups are still wanted"))
-    names = max(len(name) for name, _, _ in rows)
-    numbers = max(len(f"{number:,}") for _, number, _ in rows)
-    return "\n".join(f"  {name:<{names}}  {number:>{numbers},}   {note}" for name, number, note in rows)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from rlzero.training.config import Config
+
 # Metric -> label and format. Columns that a run does not have keep their place, so that the lines stay aligned.
 _COLUMNS = (
     (("reward/mean",), "reward", "6.3f"),
@@ -16,8 +18,7 @@ _COLUMNS = (
 )
 
 # Counts that should be 0: shown only when they are not.
-_TROUBLES = (("rollout/failed", "failed"), ("policy/skipped_updates", "updates skipped"),
-             ("policy/bad_updates", "updates not finite"))
+_TROUBLES = (("rollout/failed", "failed"), ("policy/skipped_updates", "updates skipped"))
 
 
 def step_line(step: int, steps: int, values: Mapping[str, float]) -> str:
@@ -69,3 +70,37 @@ def closing_table(summary: Mapping[str, float], seconds: Mapping[str, float]) ->
     time += [(label, f"{value:.1f}", f"{value / whole:.0%}" if whole else "-") for label, value in seconds.items()]
     time.append(("together", f"{whole:.1f}", ""))
     return f"{table(accuracy)}\n\n{table(time)}"
+
+
+def _micro_batches_row(responses: int, size: int, pack_tokens: int) -> tuple[str, int, str]:
+    if pack_tokens:
+        return ("tokens per packed row", pack_tokens, f"{size} rows a micro-batch" if size else "all rows at once")
+    size = size or responses
+    return ("micro-batches per update", responses // size, f"of {size} responses")
+
+
+def batch_table(config: Config) -> str:
+    """What the batch sizes of a config come to, as a table to print at the start."""
+    responses = config.prompts_per_step * config.group_size
+    per_update = responses // config.learner.mini_batches
+    packed = config.learner.pack_tokens
+    updates = config.learner.mini_batches * config.learner.epochs
+    length = config.rollout.max_prompt_length + config.rollout.max_completion_length
+    rows = [
+        ("prompts per step", config.prompts_per_step, "groups trained on in a rollout step"),
+        ("responses per step", responses, f"{config.prompts_per_step} prompts x {config.group_size} samples"),
+        ("tokens per step, at most", responses * length, f"{responses} responses x ({config.rollout.max_prompt_length} "
+         f"prompt + {config.rollout.max_completion_length} completion)"),
+        ("optimizer updates per step", updates,
+         f"mini-batches {config.learner.mini_batches} x epochs {config.learner.epochs}"),
+        ("responses per update", per_update, f"{responses} responses / {config.learner.mini_batches} mini-batches"),
+        _micro_batches_row(per_update, config.learner.micro_batch_size, packed),
+        ("rollout steps", config.steps, f"{config.steps * updates} optimizer updates in all"),
+    ]
+    if config.algorithm.dynamic_sampling:
+        rounds, oversample = config.rollout.max_generation_rounds, config.rollout.oversample
+        rows.insert(1, ("generation rounds, at most", rounds,
+                        f"of {oversample:g} x as many prompts as groups are still wanted"))
+    names = max(len(name) for name, _, _ in rows)
+    numbers = max(len(f"{number:,}") for _, number, _ in rows)
+    return "\n".join(f"  {name:<{names}}  {number:>{numbers},}   {note}" for name, number, note in rows)

@@ -16,6 +16,7 @@ import numpy as np
 from rlzero import kernels
 from rlzero.algorithms import Algorithm
 from rlzero.models import transformer, value_head
+from rlzero.models.attention import choose, platform
 from rlzero.models.sharding import BATCH_AXES, batch_sharding, replicated_unless_on
 from rlzero.rollout.sampler import Group
 from rlzero.training.advantages import assign_advantages
@@ -93,8 +94,13 @@ class Learner:
           options: how.
           params: the policy's parameters, which the learner owns from here on; on a mesh, already laid out there.
           mesh: mesh of `models.sharding.make_mesh`; None computes on the default device.
+
+        Raises:
+          ValueError: `options.attention` is not possible on these devices or with packed rows.
         """
         self._algorithm, self._options, self._mesh = algorithm, options, mesh
+        choose(options.attention, platform=platform(mesh), dtype=options.dtype, head_dim=model.head_dim,
+               row_tokens=options.pack_tokens or options.max_completion_length, packed=options.pack_tokens > 0)
         self._execution = Execution(model, options.temperature, options.dtype, options.remat, options.attention)
         self.arrays: dict[str, Any] = {"policy": init_train_state(params, options.policy)}
         if algorithm.needs_reference:
@@ -137,18 +143,22 @@ class Learner:
         batch = make_batch(groups, options.group_size, num_groups=max(options.groups_per_step, len(groups)),
                            policy_version=policy_version, mask_truncated=self._algorithm.truncated == "mask")
         self._score(batch)
-        metrics, updates_before = Accumulator(), int(self.arrays["policy"].updates)
+        metrics, before = Accumulator(), self._counts()
         metrics.merge(assign_advantages(batch, self._algorithm))
         for chosen in self._mini_batches(len(groups), rollout_step):
             for name in self._trained(rollout_step):
                 self._update(name, batch, chosen, metrics)
         self._refuse_non_finite(batch)
-        updates = int(self.arrays["policy"].updates)
-        for name in ("policy", "critic"):
-            if name in self.arrays:
-                metrics.add(f"{name}/updates", jnp.copy(self.arrays[name].updates), 1.0)
-                metrics.add(f"{name}/skipped_updates", jnp.copy(self.arrays[name].skipped), 1.0)
-        return StepResult(metrics, _response_means(batch)[:len(groups)], updates > updates_before)
+        after = self._counts()
+        for name, (updates, skipped) in after.items():
+            metrics.add(f"{name}/updates", updates, 1.0)
+            metrics.add(f"{name}/skipped_updates", skipped - before[name][1], 1.0)
+        return StepResult(metrics, _response_means(batch)[:len(groups)], after["policy"][0] > before["policy"][0])
+
+    def _counts(self):
+        """Updates applied and skipped so far, by what is trained."""
+        return {name: (int(self.arrays[name].updates), int(self.arrays[name].skipped))
+                for name in ("policy", "critic") if name in self.arrays}
 
     def _trained(self, rollout_step):
         """What this step trains: during the critic's warm-up the policy stands still."""

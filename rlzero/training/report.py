@@ -118,6 +118,7 @@ class Report:
 def _records(rollout: Rollout, advantages: np.ndarray):
     """One JSON-able record per generated sample; those not trained in this step have no advantage."""
     position = {id(group): p for p, group in enumerate(rollout.groups)}
+    carried = {id(group) for group in rollout.carried}
     for group in rollout.generated:
         trained = position.get(id(group))
         for g, sample in enumerate(group.samples):
@@ -127,12 +128,15 @@ def _records(rollout: Rollout, advantages: np.ndarray):
                 "question": group.problem.question, "text": sample.text, "gold": group.problem.answer,
                 "answer": sample.answer, "correct": reward.correct, "rewards": reward.parts, "reward": reward.total,
                 "completion_tokens": len(completion.completion_ids), "completion_ids": completion.completion_ids,
-                "finish_reason": completion.finish_reason, "fate": _fate(group, trained),
+                "finish_reason": completion.finish_reason, "fate": _fate(group, trained, carried),
                 "advantage": None if trained is None else float(advantages[trained, g]),
                 "policy_version": completion.policy_version, "seed": completion.request.seed}
 
 
-def _fate(group: Group, trained: int | None) -> str:
+def _fate(group: Group, trained: int | None, carried: set[int]) -> str:
+    """What became of a group; a carried one is trained in a later step or grows too old."""
     if trained is not None:
         return "trained"
-    return "carried" if group.has_contrast else "filtered"
+    if id(group) in carried:
+        return "carried"
+    return "filtered" if group.usable > 1 else "failed"

@@ -114,8 +114,9 @@ def _mini_batches(mini_batches: int, prompts_per_step: int) -> str | None:
             f"{_divisors_near(prompts_per_step, mini_batches)}.")
 
 
-def _micro_batch_size(micro_batch_size: int, prompts_per_step: int, group_size: int, mini_batches: int) -> str | None:
-    if micro_batch_size == 0 or prompts_per_step % mini_batches:
+def _micro_batch_size(micro_batch_size: int, prompts_per_step: int, group_size: int, mini_batches: int,
+                      pack_tokens: int) -> str | None:
+    if micro_batch_size == 0 or pack_tokens or prompts_per_step % mini_batches:
         return None
     responses = prompts_per_step // mini_batches * group_size
     if responses % micro_batch_size == 0:
@@ -123,6 +124,24 @@ def _micro_batch_size(micro_batch_size: int, prompts_per_step: int, group_size: 
     return (f"--config.learner.micro_batch_size={micro_batch_size}: must divide the {responses} responses of a "
             f"mini-batch ({prompts_per_step} prompts x {group_size} samples / {mini_batches} mini-batches); valid "
             f"numbers near it: {_divisors_near(responses, micro_batch_size)}, or 0 for all at once.")
+
+
+def _pack_tokens(pack_tokens: int, max_prompt_length: int, max_completion_length: int) -> str | None:
+    longest = max_prompt_length + max_completion_length
+    if pack_tokens == 0 or pack_tokens >= longest:
+        return None
+    return (f"--config.learner.pack_tokens={pack_tokens}: a row must hold the longest prompt and completion, "
+            f"{max_prompt_length} + {max_completion_length} tokens; use at least "
+            f"--config.learner.pack_tokens={longest}, or 0 for no packing.")
+
+
+def _packed_responses(pack_tokens: int, surrogate: str, importance_cap: float | None, level: str) -> str | None:
+    whole = surrogate == "gspo" or (importance_cap is not None and level == "sequence")
+    if pack_tokens == 0 or not whole:
+        return None
+    return (f"--config.learner.pack_tokens={pack_tokens}: an algorithm with one ratio per response "
+            "(--config.algorithm.surrogate=gspo or importance_level=sequence) needs a row for each; use "
+            "--config.learner.pack_tokens=0.")
 
 
 def _nucleus(top_p: float) -> str | None:
@@ -213,7 +232,11 @@ def _model_path(path: str) -> str | None:
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
     (("group_size", "algorithm.advantage", "algorithm.dynamic_sampling"), _group_size),
     (("learner.mini_batches", "prompts_per_step"), _mini_batches),
-    (("learner.micro_batch_size", "prompts_per_step", "group_size", "learner.mini_batches"), _micro_batch_size),
+    (("learner.micro_batch_size", "prompts_per_step", "group_size", "learner.mini_batches", "learner.pack_tokens"),
+     _micro_batch_size),
+    (("learner.pack_tokens", "rollout.max_prompt_length", "rollout.max_completion_length"), _pack_tokens),
+    (("learner.pack_tokens", "algorithm.surrogate", "algorithm.importance_cap", "algorithm.importance_level"),
+     _packed_responses),
     (("rollout.top_p",), _nucleus),
     (("rollout.top_k",), _top_k),
     (("learner.reference_refresh_steps", "algorithm.kl_placement", "algorithm.kl_coef"), _reference_refresh),

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from rlzero import algorithms
+from rlzero.training import display
 from rlzero.training import config as config_lib
 from rlzero.training import validation
 
@@ -126,7 +127,7 @@ def test_saving_again_names_what_changed(tmp_path):
 def test_batch_table_counts_prompts_responses_updates_and_tokens():
     config = changed("dapo", steps=10, prompts_per_step=64, group_size=8, learner__mini_batches=4, learner__epochs=2,
                      learner__micro_batch_size=32, rollout__max_prompt_length=16, rollout__max_completion_length=48)
-    table = config_lib.batch_table(config)
+    table = display.batch_table(config)
     for row in ("prompts per step 64", "responses per step 512 64 prompts x 8 samples",
                 "tokens per step, at most 32,768", "generation rounds, at most 5", "optimizer updates per step 8", "responses per update 128",
                 "micro-batches per update 4 of 32 responses", "rollout steps 10 80 optimizer updates in all"):

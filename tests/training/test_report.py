@@ -29,7 +29,7 @@ TRAINED, FILTERED, CARRIED = group("p", 1.0, 0.0), group("q", 0.0, 0.0), group("
 
 
 def rollout():
-    return Rollout([TRAINED], [FILTERED, TRAINED, CARRIED], ACCOUNT, 2)
+    return Rollout([TRAINED], [FILTERED, TRAINED, CARRIED], [CARRIED], ACCOUNT, 2)
 
 
 def result(**metrics):
@@ -116,7 +116,7 @@ def test_rollouts_are_kept_only_if_wanted(make_report, tmp_path):
 
 def test_a_step_that_generated_nothing_is_a_line_like_others(make_report, tmp_path):
     report = make_report()
-    report.step(1, Rollout([], [], ACCOUNT, 0), StepResult(Accumulator(), np.zeros((0, 2)), False), TIMES, PROMPTS)
+    report.step(1, Rollout([], [], [], ACCOUNT, 0), StepResult(Accumulator(), np.zeros((0, 2)), False), TIMES, PROMPTS)
     report.flush()
     assert steps_in(tmp_path) == [1] and read_lines(tmp_path / "rollouts" / "step_000001.jsonl") == []
 

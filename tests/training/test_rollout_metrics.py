@@ -32,7 +32,7 @@ ABORTED = group("s", shaped("s", 0, 5, True, 0.0, reason="abort"))
 
 def test_numbers_by_hand():
     """Usable: right 4, 3, 3 and wrong 6, 16 tokens long; beside them one unscored of 2 tokens and one aborted of 5."""
-    metrics = finalize(rollout_metrics(Rollout([MIXED], [MIXED, SHORT, SAME, ABORTED], ACCOUNT, 3)))
+    metrics = finalize(rollout_metrics(Rollout([MIXED], [MIXED, SHORT, SAME, ABORTED], [], ACCOUNT, 3)))
     assert metrics == pytest.approx({
         "rollout/generated": 10, "rollout/carried_in": 2, "rollout/trained": 4, "rollout/filtered": 4,
         "rollout/failed": 2, "rollout/carried_out": 2, "rollout/rounds": 3, "rollout/tokens": 39,
@@ -47,12 +47,12 @@ def test_numbers_by_hand():
 
 def test_accuracy_is_over_what_was_generated_and_not_over_what_was_kept():
     solved = [group(f"g{i}", shaped(f"g{i}", 0, 3, True, 0.0), shaped(f"g{i}", 1, 4, True, 0.0)) for i in range(3)]
-    metrics = finalize(rollout_metrics(Rollout([MIXED], [MIXED, *solved], ACCOUNT, 1)))
+    metrics = finalize(rollout_metrics(Rollout([MIXED], [MIXED, *solved], [], ACCOUNT, 1)))
     assert metrics["reward/accuracy"] == 7 / 8 and metrics["group/mixed_fraction"] == 1 / 4
 
 
 def test_a_step_without_generation_has_an_account_and_no_averages():
-    metrics = finalize(rollout_metrics(Rollout([MIXED], [], ACCOUNT, 0)))
+    metrics = finalize(rollout_metrics(Rollout([MIXED], [], [], ACCOUNT, 0)))
     assert all(math.isfinite(value) for value in metrics.values())
     assert metrics["rollout/tokens"] == metrics["rollout/rounds"] == 0
     assert not any(name.startswith(("reward/", "length/", "group/")) for name in metrics)
@@ -60,4 +60,4 @@ def test_a_step_without_generation_has_an_account_and_no_averages():
 
 def test_a_group_of_one_is_not_called_identical():
     one = group("p", shaped("p", 0, 3, True, 0.0))
-    assert finalize(rollout_metrics(Rollout([], [one], ACCOUNT, 1)))["group/identical_fraction"] == 0
+    assert finalize(rollout_metrics(Rollout([], [one], [], ACCOUNT, 1)))["group/identical_fraction"] == 0
