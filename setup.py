@@ -9,6 +9,7 @@ import re
 import setuptools
 
 _HERE = pathlib.Path(__file__).parent
+_GGUF = ["gguf>=0.17,<0.20"]  # launch/smollm2.py
 
 
 def _version() -> str:
@@ -38,6 +39,7 @@ setuptools.setup(
         "grain>=0.2.15,<0.3",
         "jax>=0.10,<0.13",
         "ml_collections>=1.0,<2",
+        "ml_dtypes>=0.5,<1",
         "numpy>=2.0,<3",
         "optax>=0.2.6,<0.3",
         "orbax-checkpoint>=0.12,<0.13",
@@ -48,7 +50,8 @@ setuptools.setup(
         "transformers>=5,<6",
     ],
     extras_require={
-        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4"],
+        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF],
+        "gguf": _GGUF,
         "cuda": ["jax[cuda12]>=0.10,<0.13"],
         "tpu": ["jax[tpu]>=0.10,<0.13"],
         "notebooks": ["jupyterlab>=4,<5", "matplotlib>=3.8,<4", "tensorboard>=2.17,<3"],

@@ -4,9 +4,9 @@ A task is a module with `problems(split, count, *, seed) -> list[Problem]`.
 """
 
 from rlzero.data.problems import Problem
-from rlzero.data.tasks import arithmetic
+from rlzero.data.tasks import arithmetic, few_shot_arithmetic
 
-TASKS = {"arithmetic": arithmetic}
+TASKS = {"arithmetic": arithmetic, "few_shot_arithmetic": few_shot_arithmetic}
 SPLITS = ("train", "held_out")
 
 
