@@ -168,7 +168,7 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
     """
     B, S = tokens.shape
     cos, sin = _rotary_angles(config, positions)
-    places = key_places = Places(positions, segments)
+    places, key_places = Places(positions, segments), None
     if cache is not None:
         key_places = Places(*(jax.lax.dynamic_update_slice(slots, new, (0, cache.length))
                               for slots, new in zip((cache.positions, cache.segments), places)))
