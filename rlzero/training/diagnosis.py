@@ -51,7 +51,7 @@ def _troubles(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str
             f"No group of the last {_WINDOW} steps held both right and wrong answers, so there is nothing to compare. "
             "Use easier or harder problems, a larger --config.group_size, or a higher --config.rollout.temperature.")
     identical = _recent(history, "group/identical_fraction")
-    if identical is not None and identical > 0.5 and not solved:
+    if identical is not None and identical > max(0.5, accuracy or 0.0):  # alike for more than being right alike
         yield "identical_groups", (
             f"In {identical:.0%} of the groups all completions are the same: the policy explores no more. Raise "
             "--config.rollout.temperature, or start again with a lower learning rate.")

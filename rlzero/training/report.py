@@ -107,7 +107,7 @@ class Report:
             worst = min(group.samples, key=lambda sample: bool(sample.reward.correct))
             for sample in (best, worst) if worst is not best else (best,):
                 mark = "right" if sample.reward.correct else "wrong"
-                lines.append(f"    {mark}  {group.problem.question}{sample.text}".replace("\n", "\n           "))
+                lines.append(f"    {mark}  {group.problem.question}  {sample.text}".replace("\n", "\n           "))
         self._print("\n".join(lines))
         self._metrics.write_text(step, "transcripts", "\n".join(lines))
 

@@ -129,7 +129,7 @@ def test_transcripts_show_a_right_and_a_wrong_answer_at_the_first_step_and_every
         report.flush()
         shown.append(capsys.readouterr().out)
     for step in (0, 1, 3):
-        assert "right  p? p0." in shown[step] and "wrong  p? p1." in shown[step] and "right  r? r1." in shown[step]
+        assert "right  p?   p0." in shown[step] and "wrong  p?   p1." in shown[step] and "right  r?   r1." in shown[step]
         assert "q? " not in shown[step]  # groups with contrast say more
     assert "p? " not in shown[2]
 
