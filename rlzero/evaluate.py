@@ -49,6 +49,7 @@ def define_flags() -> None:
     flags.DEFINE_float("temperature", 1.0, "Divisor of the logits; 0 is greedy.", lower_bound=0.0)
     flags.DEFINE_float("top_p", 1.0, "Nucleus that is kept, in (0, 1].", lower_bound=1e-6, upper_bound=1.0)
     flags.DEFINE_integer("max_completion_length", 48, "Budget in tokens; with --workdir the run's.", lower_bound=1)
+    flags.DEFINE_string("stop_text", "", "Text whose tokens also end a response; with --workdir the run's.")
     flags.DEFINE_integer("seed", 0, "Seed of the samples.", lower_bound=0)
     flags.DEFINE_string("output", None, "JSONL file for every sample.")
 
@@ -112,12 +113,14 @@ def main(argv: list[str]) -> None:
     from_run = values.workdir is not None
     budget = config.rollout.max_completion_length if from_run else values.max_completion_length
     task = config.data.task if from_run else values.task
+    stop_text = config.rollout.stop_text if from_run else values.stop_text
+    longest = config.rollout.max_prompt_length if from_run else policy.model.max_position_embeddings - budget
     tokenizer = huggingface.load_tokenizer(policy.path)
-    problems = held_out_problems(task, values.problems, config.data.task_seed, tokenizer,
-                                 config.rollout.max_prompt_length)
+    stop_ids = huggingface.stop_token_ids(policy.path, tokenizer, text=stop_text)
+    problems = held_out_problems(task, values.problems, config.data.task_seed, tokenizer, longest)
     engine = LocalEngine(policy.model)
     engine.update_weights(policy.params, 0)
-    sampling = Sampling(budget, huggingface.stop_token_ids(policy.path, tokenizer), values.temperature, values.top_p)
+    sampling = Sampling(budget, stop_ids, values.temperature, values.top_p)
     print(f"{policy.name}\n{len(problems)} held-out problems of {task}, {values.samples} samples each, temperature "
           f"{values.temperature:g}, top_p {values.top_p:g}, at most {budget} tokens, seed {values.seed}\n")
     evaluation = evaluate(engine, problems, make_scorer(tokenizer, max_completion_length=budget), sampling,

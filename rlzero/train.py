@@ -138,7 +138,8 @@ def make_run(config: Config) -> Run:
     params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
     compute_dtype = resolved_dtype(config.model.compute_dtype)
     tokenizer = huggingface.load_tokenizer(config.model.path)
-    stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer)
+    own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
+    stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)
     limit = config.rollout.max_prompt_length
     training, kept = problems_lib.prepare(
         tasks.problems(config.data.task, "train", _TRAINING_PROBLEMS, seed=config.data.task_seed), tokenizer,
@@ -159,7 +160,8 @@ def make_run(config: Config) -> Run:
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     description = (
         f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}, stop tokens "
-        f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in stop_ids)}\n"
+        f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in own_ends)}"
+        f"{f' and {len(stop_ids) - len(own_ends)} with {stop_text!r}' if stop_text else ''}\n"
         f"problems   {config.data.task}: {kept}; {len(held_out)} held out\n"
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 from rlzero.models import huggingface
+from rlzero.train import make_run
 from rlzero.training.checkpoints import Checkpoints
+from rlzero.training.config import Config
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SMALL = ("--config.prompts_per_step=8", "--config.group_size=4", "--config.learner.mini_batches=2",
@@ -151,3 +154,15 @@ def test_evaluate_says_what_it_needs(tmp_path):
     assert "--workdir" in _run("rlzero.evaluate", code=1).stderr
     assert "config.json" in _run("rlzero.evaluate", f"--workdir={tmp_path}", code=1).stderr
     assert "no model at" in _run("rlzero.evaluate", f"--model={tmp_path}", code=1).stderr
+
+
+def test_a_text_ends_responses_in_training_and_evaluation_alike():
+    config = Config()
+    config.rollout.stop_text, config.evaluation.problems = "; ", 4
+    run = make_run(config)
+    semicolon = run.tokenizer.convert_tokens_to_ids("; ")
+    assert run.stop_ids == (run.tokenizer.eos_token_id, semicolon)
+    assert "stop tokens 1 '<eos>' and 1 with '; '" in run.description
+    done = _run("rlzero.evaluate", "--model=demo", "--problems=8", "--samples=1", "--stop_text=; ")
+    # The demo writes its first step, `7+8=15; `, before it can box an answer; only guesses come without one.
+    assert float(re.search(r"without an answer +([\d.]+)%", done.stdout)[1]) > 50

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlzero.models import huggingface, transformer
+from rlzero.training import config as config_lib
 
 gguf = pytest.importorskip("gguf", reason="the gguf package is not installed: pip install -e '.[gguf]'")
 
@@ -160,3 +161,18 @@ def test_errors_of_the_command_are_one_line(tmp_path):
         capture_output=True, check=False, timeout=120,
         env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": str(_SCRIPT.parents[1])})
     assert done.returncode == 1 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_run_on_the_converted_model_ends_responses_at_a_newline(converted, tmp_path):
+    root = _SCRIPT.parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "rlzero.train", f"--config=configs/smollm2.py:{converted[0]}", f"--workdir={tmp_path}",
+         "--config.steps=1", "--config.prompts_per_step=2", "--config.group_size=2", "--config.evaluation.problems=3",
+         "--config.evaluation.samples_per_problem=1", "--config.rollout.max_prompt_length=256",
+         "--config.learner.micro_batch_size=0"], cwd=root, text=True, capture_output=True, check=False, timeout=300,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert r"stop tokens 2 '<|im_end|>' and 2 with '\n'" in done.stdout
+    saved = config_lib.load(tmp_path / "config.json")
+    assert saved.rollout.stop_text == "\n" and saved.data.task == "few_shot_arithmetic"
