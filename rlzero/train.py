@@ -27,7 +27,7 @@ from rlzero.data import problems as problems_lib
 from rlzero.data import tasks
 from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
-from rlzero.models import huggingface, transformer
+from rlzero.models import attention, huggingface, transformer
 from rlzero.models.sharding import make_mesh, parameter_shardings
 from rlzero.rollout.engine import Sampling
 from rlzero.rollout.local import LocalEngine
@@ -137,6 +137,10 @@ def make_run(config: Config) -> Run:
     specs = transformer.parameter_specs(model)
     params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
     compute_dtype = resolved_dtype(config.model.compute_dtype)
+    pack_tokens = config.learner.pack_tokens
+    attention.choose(config.model.attention, platform=attention.platform(mesh), dtype=compute_dtype,
+                     head_dim=model.head_dim, packed=pack_tokens > 0,
+                     row_tokens=pack_tokens or config.rollout.max_prompt_length + config.rollout.max_completion_length)
     tokenizer = huggingface.load_tokenizer(config.model.path)
     own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
     stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)

@@ -1,7 +1,9 @@
-"""Where the time goes: seconds per phase, and what XLA's compiler took of them."""
+"""Where time and memory go: seconds per phase, what XLA's compiler took of them, and the peak of memory."""
 
 import collections
 import contextlib
+import resource
+import sys
 import time
 from collections.abc import Iterator
 
@@ -35,10 +37,10 @@ class Clock:
             self._lap[name] += seconds
 
     def lap(self) -> dict[str, tuple[float, float]]:
-        """Seconds per phase since the last lap, and compilations of the run so far, as (sum, weight) metrics."""
+        """Seconds per phase since the last lap; compilations and memory of the run so far; as (sum, weight) metrics."""
         metrics = {f"time/{name}_seconds": (seconds, 1.0) for name, seconds in self._lap.items()}
         self._lap.clear()
-        return metrics | {"compile/programs": (float(self._compilations), 1.0),
+        return metrics | peak_memory() | {"compile/programs": (float(self._compilations), 1.0),
                           "compile/seconds": (self._compile_seconds, 1.0)}
 
     def close(self) -> None:
@@ -50,3 +52,13 @@ class Clock:
         if event == _COMPILE_EVENT:
             self._compilations += 1
             self._compile_seconds += seconds
+
+
+def peak_memory() -> dict[str, tuple[float, float]]:
+    """The most bytes this process has held so far, on the host and, where the backend tells, on its first device."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = {"memory/host_peak_bytes": (float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit), 1.0)}
+    device = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in device:
+        peak["memory/device_peak_bytes"] = (float(device["peak_bytes_in_use"]), 1.0)
+    return peak
