@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlzero.models.attention import Places, attention
-from rlzero.models.sharding import BATCH_AXES, constrain, gathered
+from rlzero.models.sharding import BATCH_AXES, RULES, constrain, gathered
 
 _ONE_HOT_VOCABULARY = 512  # up to here a lookup as a matrix product beats a gather, whose backward is a serial scatter
 
@@ -133,8 +133,8 @@ class Cache:
     attention which slots are real. `C` is the number of slots.
     """
 
-    key: jax.Array  # [L, B, C, K, head_dim]
-    value: jax.Array  # [L, B, C, K, head_dim]
+    key: jax.Array  # [L, B, K, C, head_dim]
+    value: jax.Array  # [L, B, K, C, head_dim]
     positions: jax.Array  # [B, C] int32
     segments: jax.Array  # [B, C] int32, 0 = empty
     length: jax.Array  # scalar int32, slots in use
@@ -142,9 +142,22 @@ class Cache:
 
 def init_cache(config: ModelConfig, batch: int, capacity: int, dtype=jnp.float32) -> Cache:
     """An empty cache of `capacity` slots for `batch` rows."""
-    shape = (config.num_layers, batch, capacity, config.num_kv_heads, config.head_dim)
-    slots = jnp.zeros((batch, capacity), jnp.int32)
-    return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), slots, slots, jnp.zeros((), jnp.int32))
+    shape = (config.num_layers, batch, config.num_kv_heads, capacity, config.head_dim)
+    keys, values = (constrain(jnp.zeros(shape, dtype), None, BATCH_AXES, RULES["kv_heads"]) for _ in range(2))
+    slots = constrain(jnp.zeros((batch, capacity), jnp.int32), BATCH_AXES)
+    return Cache(keys, values, slots, slots, jnp.zeros((), jnp.int32))
+
+
+def grown_cache(cache: Cache, capacity: int) -> Cache:
+    """A copy of the cache with `capacity` slots, the new ones empty."""
+
+    def grow(array, axis):
+        widths = [(0, 0)] * array.ndim
+        widths[axis] = (0, capacity - array.shape[axis])
+        return jnp.pad(array, widths)
+
+    return cache.replace(key=grow(cache.key, 3), value=grow(cache.value, 3), positions=grow(cache.positions, 1),
+                         segments=grow(cache.segments, 1))
 
 
 def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: jax.Array, segments: jax.Array, *,
@@ -234,10 +247,15 @@ def _query_key_value(x_ND, weights, config, B, S):
 
 
 def _append(cached, new, layer, slot):
-    """Writes this call's keys and values into their layer's slots; returns the whole buffers and the layer's slices."""
-    cached = tuple(jax.lax.dynamic_update_slice(buffer, update[None].astype(buffer.dtype), (layer, 0, slot, 0, 0))
-                   for buffer, update in zip(cached, new))
-    return cached, tuple(jax.lax.dynamic_index_in_dim(buffer, layer, keepdims=False) for buffer in cached)
+    """Writes this call's keys and values into their layer's slots; returns the whole buffers and the layer's slices.
+
+    Heads lie outside slots, as the products of attention want them: reading a layer transposes nothing.
+    """
+    updates = (jnp.swapaxes(array, 1, 2)[None].astype(buffer.dtype) for array, buffer in zip(new, cached))
+    cached = tuple(jax.lax.dynamic_update_slice(buffer, update, (layer, 0, 0, slot, 0))
+                   for buffer, update in zip(cached, updates))
+    layers = (jax.lax.dynamic_index_in_dim(buffer, layer, keepdims=False) for buffer in cached)
+    return cached, tuple(jnp.swapaxes(array, 1, 2) for array in layers)
 
 
 def _swiglu(x_ND, weights):

@@ -1,11 +1,15 @@
 """The embedded engine: batched prefill and decoding in JAX, in the trainer's own process.
 
 Rows are padded on the left so that all of them write the same cache slot, and each draws its tokens from a key made of
-its own seed and token index: what else is in the batch does not enter. The decode loop returns to the host whenever
-half of its rows are done; the live half moves into a batch of half the size, so finished rows soon stop costing.
-Batch sizes are powers of two and prompt widths multiples of 8, which bounds the number of compilations.
+its own seed and token index: what else is in the batch does not enter. Prompts run in chunks of bounded size. The
+decode loop returns to the host whenever half of its rows are done, and the live half moves into a batch of half the
+size, so finished rows soon stop costing; or when the cache is full, which then grows to twice its room for new tokens,
+so a long budget costs nothing until it is used. On a mesh each device has its share of the rows and keeps it.
+
+Rows per device are powers of two, prompt widths and cache sizes come from few buckets: compilations are bounded.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -15,33 +19,46 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from rlzero.models import transformer
+from rlzero.models.sharding import BATCH_AXES, batch_sharding, constrain, gathered, replicated_unless_on
 from rlzero.rollout.engine import Completion, Request, Sampling
 
 _SMALLEST_BATCH = 32  # rows; a batch is not halved below this
-_PROMPT_MULTIPLE = 8  # tokens
+_WIDTH_MULTIPLE = 8  # tokens; of prompts and of the cache
+_FIRST_ROOM = 64  # slots for new tokens that the cache has at least when decoding begins
+_MOST_GROWTHS = 4
 
 
 class LocalEngine:
     """`Engine` over parameters that live in this process."""
 
-    def __init__(self, config: transformer.ModelConfig, *, max_batch: int = 512, dtype=jnp.float32):
+    def __init__(self, config: transformer.ModelConfig, *, max_batch: int = 512, prefill_tokens: int = 8192,
+                 dtype=jnp.float32, mesh: jax.sharding.Mesh | None = None):
         """Makes an engine without weights; call `update_weights` before `generate`.
 
         Args:
           config: shape of the model.
-          max_batch: rows decoded together; bounds the cache's memory.
+          max_batch: rows decoded together, over all devices; bounds the cache's memory.
+          prefill_tokens: prompt tokens, rows times width, that a device runs at a time; bounds the activations' memory.
           dtype: compute and cache dtype.
+          mesh: mesh of `models.sharding.make_mesh`, over whose batch axes rows are split; None is the default device.
         """
         self._config = config
         self._max_batch = max_batch
-        self._dtype = dtype
+        self._prefill_tokens = prefill_tokens
+        self._dtype = jnp.dtype(dtype)
+        self._mesh = mesh
+        self._shares = 1 if mesh is None else int(np.prod([mesh.shape[axis] for axis in BATCH_AXES]))
         self._params = None
         self._version = 0
 
     def update_weights(self, params: Any, version: int) -> None:
-        self._params, self._version = params, version
+        """See `Engine.update_weights`. Parameters in another dtype than the engine's are copied, cast once for all."""
+        if self._mesh is not None:
+            params = jax.tree.map(lambda leaf: replicated_unless_on(leaf, self._mesh), params)
+        self._params, self._version = _in_dtype(params, self._dtype), version
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Yields one completion per request. See `Engine.generate`.
@@ -69,25 +86,44 @@ class LocalEngine:
                              f"exceeds the model's context of {context}; lower max_completion_length")
 
     def _generate_batch(self, requests, sampling):
-        temperature = jnp.float32(sampling.temperature)
+        live = _dealt(requests, self._shares)
+        waiting = np.not_equal(live, None)
+        width, chunks = _prompt_width(requests, live.shape[1], self._prefill_tokens)
+        room, *rooms = _rooms(sampling.max_new_tokens)
         statics = dict(config=self._config, sampling=dataclasses.replace(sampling, temperature=1.0), dtype=self._dtype)
-        rows = _prefill(self._params, *_left_padded(requests), temperature, **statics)
-        live = list(requests) + [None] * (rows.done.shape[0] - len(requests))
+        temperature, smallest = np.float32(sampling.temperature), _share(1, self._shares)
+        rows = self._run(_prefill, self._params, *self._put(_left_padded(live.ravel(), width)), temperature,
+                         chunks=chunks, capacity=width + room, **statics)
         while True:
-            rows = _decode(self._params, rows, temperature, **statics)
-            done, step = np.asarray(rows.done), int(rows.step)
-            finished = [i for i, request in enumerate(live) if request is not None and done[i]]
+            size = live.shape[1]
+            enough = np.int32(size // 2 if size > smallest else 0)
+            rows = self._run(_decode, self._params, rows, temperature, enough, shares=self._shares, **statics)
+            done, step = np.asarray(rows.done).reshape(live.shape), int(rows.step)
             # Cut on the host: a slice on the device would be one more program for every number of steps.
             ids, logprobs = np.asarray(rows.ids)[:, :step], np.asarray(rows.logprobs)[:, :step]
-            for i in finished:
-                yield self._completion(live[i], ids[i], logprobs[i], sampling)
-            remaining = [i for i, request in enumerate(live) if request is not None and not done[i]]
-            if not remaining:
+            for i in np.flatnonzero(done & waiting):
+                yield self._completion(live.flat[i], ids[i], logprobs[i], sampling)
+            waiting = ~done
+            most = int(waiting.sum(axis=1).max())
+            if most == 0:
                 return
-            size = _bucket(len(remaining))
-            chosen = np.asarray(remaining + [remaining[0]] * (size - len(remaining)), np.int32)
-            rows = _select(rows, chosen, len(remaining))
-            live = [live[i] for i in remaining] + [None] * (size - len(remaining))
+            smaller = _share(most * self._shares, self._shares)
+            if smaller < size:
+                chosen = np.argsort(done, axis=1, kind="stable")[:, :smaller]  # waiting rows, filled up with done ones
+                live, waiting = (np.take_along_axis(array, chosen, axis=1) for array in (live, waiting))
+                rows = self._run(_select, rows, self._put(chosen.astype(np.int32).ravel()), shares=self._shares)
+            if int(rows.cache.length) == width + room:
+                room = rooms.pop(0)
+                rows = self._run(_grow, rows, capacity=width + room)
+
+    def _run(self, program, *args, **statics):
+        """Calls a program with the mesh in context: for the call only, lest a suspended generator leave it there."""
+        with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
+            return program(*args, **statics)
+
+    def _put(self, arrays):
+        """Host arrays as the programs take them: on a mesh, rows split over its batch axes."""
+        return arrays if self._mesh is None else jax.device_put(arrays, batch_sharding(self._mesh))
 
     def _completion(self, request, ids, logprobs, sampling):
         stops = np.flatnonzero(np.isin(ids, sampling.stop_ids))
@@ -111,19 +147,49 @@ class _Rows:
     step: jax.Array  # scalar
 
 
-def _bucket(rows):
-    """The batch size for this many rows: the next power of two, at least `_SMALLEST_BATCH`."""
-    return max(_SMALLEST_BATCH, 1 << (rows - 1).bit_length())
+def _share(rows, shares):
+    """Rows per device for this many in all: a power of two, and together at least `_SMALLEST_BATCH`."""
+    return 1 << (-(-max(rows, _SMALLEST_BATCH) // shares) - 1).bit_length()
 
 
-def _left_padded(requests):
+def _dealt(requests, shares):
+    """Requests as an object array `[shares, rows]`, dealt like cards; None is a padding row."""
+    dealt = np.full((_share(len(requests), shares), shares), None)
+    dealt.flat[:len(requests)] = requests
+    return dealt.T
+
+
+def _prompt_width(requests, rows, prefill_tokens):
+    """Common width of the prompts, and the number of equal chunks of it in which `rows` rows of them are run.
+
+    Widths are multiples of 8 tokens and, beyond 128, of a sixteenth of the next power of two.
+    """
+    longest = max(len(request.prompt_ids) for request in requests)
+    width = _ceil(longest, max(_WIDTH_MULTIPLE, (1 << (longest - 1).bit_length()) // 16))
+    widest_chunk = max(_WIDTH_MULTIPLE, prefill_tokens // rows // _WIDTH_MULTIPLE * _WIDTH_MULTIPLE)
+    chunks = -(-width // widest_chunk)
+    return chunks * _ceil(-(-width // chunks), _WIDTH_MULTIPLE), chunks
+
+
+def _rooms(budget):
+    """Slots for new tokens that the cache has one after the other: about halves of the budget, the smallest first."""
+    rooms = [budget]
+    while rooms[0] >= 2 * _FIRST_ROOM and len(rooms) <= _MOST_GROWTHS:
+        rooms.insert(0, _ceil(-(-rooms[0] // 2), _WIDTH_MULTIPLE))
+    return rooms
+
+
+def _ceil(number, multiple):
+    return -(-number // multiple) * multiple
+
+
+def _left_padded(requests, width):
     """Host arrays `[B, S]` tokens, positions, segments and `[B]` seeds, with padding rows in segment 0."""
-    width = max(len(request.prompt_ids) for request in requests)
-    width = -(-width // _PROMPT_MULTIPLE) * _PROMPT_MULTIPLE
-    batch = _bucket(len(requests))
-    tokens, positions, segments = (np.zeros((batch, width), np.int32) for _ in range(3))
-    seeds = np.zeros(batch, np.uint32)
+    tokens, positions, segments = (np.zeros((len(requests), width), np.int32) for _ in range(3))
+    seeds = np.zeros(len(requests), np.uint32)
     for row, request in enumerate(requests):
+        if request is None:
+            continue
         length = len(request.prompt_ids)
         tokens[row, width - length:] = request.prompt_ids
         positions[row, width - length:] = np.arange(length)
@@ -132,27 +198,38 @@ def _left_padded(requests):
     return tokens, positions, segments, seeds
 
 
-@functools.partial(jax.jit, static_argnames=("config", "sampling", "dtype"))
-def _prefill(params, tokens, positions, segments, seeds, temperature, *, config, sampling, dtype):
-    """Runs the prompts and draws the first token of every row."""
-    B, S = tokens.shape
-    cache = transformer.init_cache(config, B, S + sampling.max_new_tokens, dtype)
-    hidden, cache = transformer.forward(params, config, tokens, positions, segments, cache=cache, dtype=dtype)
-    token, logprob = _draw(params, hidden[:, -1], seeds, jnp.int32(0), temperature, sampling)
-    blank = jnp.zeros((B, sampling.max_new_tokens))
+def _in_dtype(params, dtype):
+    """The parameters as `transformer.forward` would cast them in every step; the final norm it takes as it is."""
+    cast = jax.tree.map(lambda leaf: leaf if leaf.dtype == dtype else leaf.astype(dtype), params)
+    return cast | {"final_norm": params["final_norm"]}
+
+
+@functools.partial(jax.jit, static_argnames=("config", "sampling", "dtype", "chunks", "capacity"))
+def _prefill(params, tokens, positions, segments, seeds, temperature, *, config, sampling, dtype, chunks, capacity):
+    """Runs the prompts, chunk by chunk of their width, and draws the first token of every row."""
+    B = tokens.shape[0]
+
+    def run(cache, chunk):
+        hidden, cache = transformer.forward(params, config, *chunk, cache=cache, dtype=dtype)
+        return cache, hidden[:, -1]
+
+    parts = tuple(jnp.moveaxis(array.reshape(B, chunks, -1), 1, 0) for array in (tokens, positions, segments))
+    cache, hidden_CBD = jax.lax.scan(run, transformer.init_cache(config, B, capacity, dtype), parts)
+    token, logprob = _draw(params, hidden_CBD[-1], seeds, jnp.int32(0), temperature, sampling)
+    blank = constrain(jnp.zeros((B, sampling.max_new_tokens)), BATCH_AXES)
     rows = _Rows(cache=cache, token=token, position=positions[:, -1], seed=seeds, done=segments[:, -1] == 0,
                  ids=blank.astype(jnp.int32), logprobs=blank, step=jnp.int32(0))
     return _record(rows, token, logprob, sampling)
 
 
-@functools.partial(jax.jit, static_argnames=("config", "sampling", "dtype"), donate_argnames="rows")
-def _decode(params, rows, temperature, *, config, sampling, dtype):
-    """Decodes until all rows are done, or until at most half of a large batch is still live."""
-    B = rows.done.shape[0]
-    enough = B // 2 if B > _SMALLEST_BATCH else 0
+@functools.partial(jax.jit, static_argnames=("config", "sampling", "dtype", "shares"), donate_argnames="rows")
+def _decode(params, rows, temperature, enough, *, config, sampling, dtype, shares):
+    """Decodes until no device has more than `enough` live rows, or the cache is full."""
+    B, capacity = rows.cache.positions.shape
 
     def worth_going_on(rows):
-        return jnp.sum(~rows.done) > enough
+        live = jnp.sum(~rows.done.reshape(shares, -1), axis=1)
+        return (jnp.max(live) > enough) & (rows.cache.length < capacity)
 
     def advance(rows):
         hidden, cache = transformer.forward(params, config, rows.token[:, None], rows.position[:, None],
@@ -163,14 +240,30 @@ def _decode(params, rows, temperature, *, config, sampling, dtype):
     return jax.lax.while_loop(worth_going_on, advance, rows)
 
 
-@jax.jit
-def _select(rows, chosen, live):
-    """The rows numbered `chosen`; those from `live` on are fillers that count as done."""
-    cache = rows.cache.replace(
-        key=rows.cache.key[:, chosen], value=rows.cache.value[:, chosen],
-        positions=rows.cache.positions[chosen], segments=rows.cache.segments[chosen])
-    kept = {name: getattr(rows, name)[chosen] for name in ("token", "position", "seed", "ids", "logprobs")}
-    return rows.replace(cache=cache, done=jnp.arange(chosen.shape[0]) >= live, **kept)
+@functools.partial(jax.jit, static_argnames="shares")
+def _select(rows, chosen, *, shares):
+    """The rows numbered `chosen` `[B]`, which counts within each device's share; no row changes its device."""
+
+    def local(rows, chosen):
+        cache = rows.cache.replace(
+            key=rows.cache.key[:, chosen], value=rows.cache.value[:, chosen],
+            positions=rows.cache.positions[chosen], segments=rows.cache.segments[chosen])
+        names = ("token", "position", "seed", "done", "ids", "logprobs")
+        return rows.replace(cache=cache, **{name: getattr(rows, name)[chosen] for name in names})
+
+    if shares == 1:
+        return local(rows, chosen)
+    split, whole = PartitionSpec(BATCH_AXES), PartitionSpec()
+    stacked = PartitionSpec(None, BATCH_AXES)
+    specs = _Rows(cache=transformer.Cache(stacked, stacked, split, split, whole), token=split, position=split,
+                  seed=split, done=split, ids=split, logprobs=split, step=whole)
+    return jax.shard_map(local, in_specs=(specs, split), out_specs=specs, axis_names=set(BATCH_AXES))(rows, chosen)
+
+
+@functools.partial(jax.jit, static_argnames="capacity")
+def _grow(rows, *, capacity):
+    """The rows with more slots in their cache: the only copy of it."""
+    return rows.replace(cache=transformer.grown_cache(rows.cache, capacity))
 
 
 def _record(rows, token, logprob, sampling):
@@ -188,7 +281,7 @@ def _draw(params, hidden_BD, seeds, step, temperature, sampling):
 
     At temperature 0 the most likely token is taken, and its log-probability is that at temperature 1.
     """
-    unembedding = transformer.unembedding(params).astype(hidden_BD.dtype)
+    unembedding = gathered(transformer.unembedding(params).astype(hidden_BD.dtype), ("embed", "vocab"))
     logits_BV = jnp.matmul(hidden_BD, unembedding, preferred_element_type=jnp.float32)
     greedy = temperature == 0
     logits_BV = _truncated(logits_BV / jnp.where(greedy, 1.0, temperature), sampling.top_p, sampling.top_k)
