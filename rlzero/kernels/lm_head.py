@@ -11,18 +11,18 @@ Matrix products take the inputs' own dtype and accumulate in float32 (float64 fo
 
 import functools
 import math
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from rlzero.algorithms import Algorithm, expect_within
 from rlzero.kernels.arrays import as_floats, as_mask, clean, expect_rank, expect_shape, match_varying
-from rlzero.kernels.divergence import entropy_of
 from rlzero.kernels.policy import Metrics, TokenConstants, expect_inputs, token_terms
 
 _LOGITS_BYTES = 2**27
 _ROWS_MULTIPLE = 128
+_COLUMNS = 4096
 
 
 def token_logprobs(
@@ -46,7 +46,7 @@ def token_logprobs(
       targets: [N], integers in [0, V). Out of range gives NaN.
       temperature: the sampling temperature, positive; the log-probs are those of what was sampled.
       chunk: tokens at a time; None picks a number. All at once if their float32 logits stay under 128 MiB or a quarter
-        of the size of the unembedding's float32 gradient, else as many as do.
+        of the size of the unembedding's float32 gradient, else as many as do, and at most a quarter of them.
 
     Returns:
       logprobs [N], never positive, and entropy [N], in nats, float32 or wider.
@@ -130,6 +130,7 @@ def _check(hidden, unembedding, targets, temperature, chunk) -> int:
         raise ValueError(f"expected targets to be integers, got {jnp.asarray(targets).dtype}")
     if chunk is None:
         pieces = max(1, math.ceil(tokens * vocabulary * 4 / max(_LOGITS_BYTES, width * vocabulary)))
+        pieces = max(pieces, 4) if pieces > 1 else 1
         return max(1, tokens) if pieces == 1 else math.ceil(tokens / pieces / _ROWS_MULTIPLE) * _ROWS_MULTIPLE
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"expected chunk to be a positive int or None, got {chunk!r}")
@@ -169,32 +170,72 @@ def _product(left, right):
     return jnp.matmul(left, right, preferred_element_type=_accumulator_dtype(left, right))
 
 
-def _log_probabilities(hidden, unembedding, temperature):
-    return jax.nn.log_softmax(_product(hidden, unembedding) / temperature, axis=-1)
+class _Softmax(NamedTuple):
+    """softmax(hidden · unembedding / temperature) of a chunk, by its parts: p = exponentials / total."""
+
+    shifted: jax.Array  # [n, V], logits / temperature minus their maximum
+    exponentials: jax.Array  # [n, V], of `shifted`
+    total: jax.Array  # [n], sum of the exponentials, at least 1
+
+    @property
+    def entropy(self):
+        return jnp.log(self.total) - jnp.sum(self.exponentials * self.shifted, axis=1) / self.total
+
+    def logprobs(self, targets):
+        """Of targets [n], NaN where one is out of range."""
+        inside = (targets >= 0) & (targets < self.shifted.shape[1])
+        picked = jnp.take_along_axis(self.shifted, jnp.where(inside, targets, 0)[:, None], axis=1)[:, 0]
+        return jnp.where(inside, picked - jnp.log(self.total), jnp.nan)
 
 
-def _pick(log_p, targets):
-    """log_p[n, targets[n]], NaN where the target is out of range."""
-    inside = (targets >= 0) & (targets < log_p.shape[1])
-    picked = jnp.take_along_axis(log_p, jnp.where(inside, targets, 0)[:, None], axis=1)[:, 0]
-    return jnp.where(inside, picked, jnp.nan)
+def _softmax(hidden, unembedding, temperature):
+    logits = _product(hidden, unembedding)
+    # Behind the barrier the logits are overwritten, and each exponential is taken once instead of in every sum.
+    shifted = jax.lax.optimization_barrier((logits - jnp.max(logits, axis=1, keepdims=True)) / temperature)
+    exponentials = jnp.exp(shifted)
+    return _Softmax(shifted, exponentials, jnp.sum(exponentials, axis=1))
 
 
-def _gradients(log_p, entropy, targets, d_logprobs, d_entropy, hidden, unembedding, temperature):
-    """Cotangents of hidden and unembedding, given those of the log-probs and entropies; float32."""
-    hit = targets[:, None] == jnp.arange(log_p.shape[1])
-    flow = d_logprobs[:, None] + d_entropy[:, None] * (log_p + entropy[:, None])
-    d_logits = (jnp.where(hit, d_logprobs[:, None], 0) - jnp.exp(log_p) * flow) / temperature
+def _d_logits(softmax, entropy, targets, d_logprobs, d_entropy, temperature):
+    """[n, V], of logits before the division by the temperature, given the cotangents [n] of log-probs and entropies."""
+    hit = targets[:, None] == jnp.arange(softmax.shifted.shape[1])
+    flow = d_logprobs + d_entropy * (entropy - jnp.log(softmax.total))
+    flow = (flow[:, None] + d_entropy[:, None] * softmax.shifted) * (softmax.exponentials / softmax.total[:, None])
+    return (jnp.where(hit, d_logprobs[:, None], 0) - flow) / temperature
+
+
+def _pulled_back(d_unembedding, d_logits, hidden, unembedding):
+    """The running gradient of the unembedding with this chunk's part added, and the gradient of hidden."""
     d_logits = d_logits.astype(jnp.result_type(hidden, unembedding))
-    return _product(d_logits, unembedding.T), _product(hidden.T, d_logits)
+    d_unembedding = jax.lax.platform_dependent(d_unembedding, hidden, d_logits, cpu=_add_by_columns, default=_add)
+    return d_unembedding, _product(d_logits, unembedding.T).astype(hidden.dtype)
+
+
+def _add(d_unembedding, hidden, d_logits):
+    return d_unembedding + _product(hidden.T, d_logits)
+
+
+def _add_by_columns(d_unembedding, hidden, d_logits):
+    """`_add` in place: a CPU's matrix product does not add to what is there, and the sum would need a second [D, V]."""
+
+    def add(start, width, total):
+        part = _product(hidden.T, jax.lax.dynamic_slice_in_dim(d_logits, start, width, axis=1))
+        part += jax.lax.dynamic_slice_in_dim(total, start, width, axis=1)
+        return jax.lax.dynamic_update_slice_in_dim(total, part, start, axis=1)
+
+    blocks, rest = divmod(d_unembedding.shape[1], _COLUMNS)
+    total = d_unembedding
+    if blocks:
+        total = jax.lax.fori_loop(0, blocks, lambda i, total: add(i * _COLUMNS, _COLUMNS, total), total)
+    return add(blocks * _COLUMNS, rest, total) if rest else total
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _token_logprobs(hidden, unembedding, targets, temperature, chunk):
     def body(carry, tokens):
         hidden, targets = tokens
-        log_p = _log_probabilities(hidden, unembedding, temperature)
-        return carry, (_pick(log_p, targets), entropy_of(log_p))
+        softmax = _softmax(hidden, unembedding, temperature)
+        return carry, (softmax.logprobs(targets), softmax.entropy)
 
     _, outputs = _scan_chunks(body, None, (hidden, targets), chunk)
     return jax.tree.map(lambda array: _joined(array, hidden.shape[0]), outputs)
@@ -211,11 +252,9 @@ def _token_logprobs_backward(temperature, chunk, residuals, cotangents):
 
     def body(d_unembedding, tokens):
         hidden, targets, d_logprobs, d_entropy = tokens
-        log_p = _log_probabilities(hidden, unembedding, temperature)
-        d_hidden, more = _gradients(
-            log_p, entropy_of(log_p), targets, d_logprobs, d_entropy, hidden, unembedding, temperature
-        )
-        return d_unembedding + more, d_hidden.astype(hidden.dtype)
+        softmax = _softmax(hidden, unembedding, temperature)
+        d_logits = _d_logits(softmax, softmax.entropy, targets, d_logprobs, d_entropy, temperature)
+        return _pulled_back(d_unembedding, d_logits, hidden, unembedding)
 
     zeros = jnp.zeros_like(unembedding, dtype=_accumulator_dtype(hidden, unembedding))
     d_unembedding, d_hidden = _scan_chunks(body, zeros, (clean_hidden, clean_targets, *cotangents), chunk)
@@ -229,8 +268,8 @@ _token_logprobs.defvjp(_token_logprobs_forward, _token_logprobs_backward)
 def _fused(hidden, unembedding, targets, constants, algorithm, temperature, chunk):
     def body(carry, tokens):
         hidden, targets, constants = tokens
-        log_p = _log_probabilities(hidden, unembedding, temperature)
-        terms, metrics = token_terms(_pick(log_p, targets), entropy_of(log_p), constants, algorithm)
+        softmax = _softmax(hidden, unembedding, temperature)
+        terms, metrics = token_terms(softmax.logprobs(targets), softmax.entropy, constants, algorithm)
         return carry, (jnp.sum(constants.weights * terms), metrics)
 
     _, outputs = _scan_chunks(body, None, _trained(hidden, targets, constants), chunk)
@@ -240,18 +279,17 @@ def _fused(hidden, unembedding, targets, constants, algorithm, temperature, chun
 def _fused_forward(hidden, unembedding, targets, constants, algorithm, temperature, chunk):
     def body(d_unembedding, tokens):
         hidden, targets, constants = tokens
-        log_p = _log_probabilities(hidden, unembedding, temperature)
-        entropy = entropy_of(log_p)
+        softmax = _softmax(hidden, unembedding, temperature)
+        entropy = softmax.entropy
 
         def loss(logprobs, entropy):
             terms, metrics = token_terms(logprobs, entropy, constants, algorithm)
             return jnp.sum(constants.weights * terms), metrics
 
-        value, pull_back, metrics = jax.vjp(loss, _pick(log_p, targets), entropy, has_aux=True)
-        d_hidden, more = _gradients(
-            log_p, entropy, targets, *pull_back(jnp.ones_like(value)), hidden, unembedding, temperature
-        )
-        return d_unembedding + more, (d_hidden.astype(hidden.dtype), value, metrics)
+        value, pull_back, metrics = jax.vjp(loss, softmax.logprobs(targets), entropy, has_aux=True)
+        d_logits = _d_logits(softmax, entropy, targets, *pull_back(jnp.ones_like(value)), temperature)
+        d_unembedding, d_hidden = _pulled_back(d_unembedding, d_logits, hidden, unembedding)
+        return d_unembedding, (d_hidden, value, metrics)
 
     zeros = jnp.zeros_like(unembedding, dtype=_accumulator_dtype(hidden, unembedding))
     d_unembedding, (d_hidden, *outputs) = _scan_chunks(body, zeros, _trained(hidden, targets, constants), chunk)

@@ -82,3 +82,10 @@ def test_eight_devices_give_the_same_updates(name, shape, plain):
                                          learner.params)), "parameters moved"
     moments = learner.arrays["policy"].opt_state[1][0].mu
     assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding.is_equivalent_to(b, a.ndim), moments, expected))
+
+
+@pytest.mark.parametrize("attention, message", [("splash", "runs on a TPU and this is a CPU; choose 'blockwise'"),
+                                                ("flash", "unknown attention implementation 'flash'")])
+def test_attention_that_is_not_possible_is_refused_before_any_work(attention, message):
+    with pytest.raises(ValueError, match=message):
+        Learner(LLAMA, algorithms.get("dapo"), dataclasses.replace(_OPTIONS, attention=attention), make_params())
