@@ -153,7 +153,7 @@ def make_run(config: Config) -> Run:
         max_prompt_length=limit)
     problems_lib.refuse_overlap(training, held_out)
     prompts = PromptIterator(training, seed=config.seed)
-    engine = LocalEngine(model, dtype=compute_dtype)
+    engine = LocalEngine(model, dtype=compute_dtype, mesh=mesh)
     engine.update_weights(params, 0)
     score = make_scorer(
         tokenizer, max_completion_length=config.rollout.max_completion_length, truncated=algorithm.truncated,
