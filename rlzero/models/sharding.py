@@ -7,9 +7,11 @@ compiler may move activations instead of weights; `gathered` and `constrain` tel
 both do nothing, so the model runs the same in a notebook.
 """
 
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp", "tensor")
@@ -85,3 +87,42 @@ def constrain(array: jax.Array, *axes: Any) -> jax.Array:
 def gathered(weight: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     """A parameter as it is used: whole along `fsdp`, still split along `tensor`. Its gradient is scattered back."""
     return constrain(weight, *(RULES.get(axis) if RULES.get(axis) == "tensor" else None for axis in axes))
+
+
+def lookup(table: jax.Array, indices: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """`table[indices]` in `dtype`, for a `[V, D]` table whose columns are split over `fsdp`.
+
+    Here it is cheaper to move activations: each device looks up its columns for the tokens of all, and the parts are
+    exchanged. So neither the table nor its gradient, which is added up in the table's own dtype, is ever whole.
+
+    Args:
+      table: `[V, D]`, axes ("vocab", "embed").
+      indices: `[N]` integers, split over the batch axes.
+      dtype: of the result.
+
+    Returns:
+      `[N, D]`, split over the batch axes.
+    """
+    axes = free_batch_axes()
+    if "fsdp" not in axes or table.shape[1] % _extent("fsdp") or indices.shape[0] % _extent(*axes):
+        return table[indices].astype(dtype)
+
+    def local(table, indices):
+        parts = table[jax.lax.all_gather(indices, "fsdp", tiled=True)].astype(dtype)
+        return jax.lax.all_to_all(parts, "fsdp", split_axis=0, concat_axis=1, tiled=True)
+
+    return jax.shard_map(local, in_specs=(PartitionSpec(None, "fsdp"), PartitionSpec(axes)),
+                         out_specs=PartitionSpec(axes), axis_names=set(axes))(table, indices)
+
+
+def free_batch_axes() -> tuple[str, ...]:
+    """Batch axes of the mesh in context with more than one device, outside of a shard_map over them."""
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types)) if not mesh.empty else {}
+    return tuple(axis for axis in BATCH_AXES
+                 if axis in kinds and kinds[axis] != AxisType.Manual and mesh.shape[axis] > 1)
+
+
+def _extent(*axes: str) -> int:
+    shape = jax.sharding.get_abstract_mesh().shape
+    return math.prod(shape[axis] for axis in axes)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlzero.models.attention import Places, attention
-from rlzero.models.sharding import BATCH_AXES, RULES, constrain, gathered
+from rlzero.models.sharding import BATCH_AXES, RULES, constrain, gathered, lookup
 
 _ONE_HOT_VOCABULARY = 512  # up to here a lookup as a matrix product beats a gather, whose backward is a serial scatter
 
@@ -205,7 +205,7 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
         x_ND = x_ND + _swiglu(_rms_norm(x_ND, weights["mlp_norm"], config.norm_eps), weights)
         return (x_ND, keys_values), None
 
-    x_ND = _embed(params["embedding"], tokens.reshape(-1)).astype(dtype)
+    x_ND = _embed(params["embedding"], tokens.reshape(-1), dtype)
     carry = (x_ND, None if cache is None else (cache.key, cache.value))
     (x_ND, keys_values), _ = jax.lax.scan(jax.checkpoint(layer) if remat else layer, carry,
                                           (params["layers"], jnp.arange(config.num_layers)))
@@ -220,10 +220,10 @@ def unembedding(params: Mapping) -> jax.Array:
     return params["lm_head"] if "lm_head" in params else params["embedding"].T
 
 
-def _embed(embedding_VD, tokens_N):
+def _embed(embedding_VD, tokens_N, dtype):
     if embedding_VD.shape[0] <= _ONE_HOT_VOCABULARY:
-        return jax.nn.one_hot(tokens_N, embedding_VD.shape[0], dtype=embedding_VD.dtype) @ embedding_VD
-    return embedding_VD[tokens_N]
+        return (jax.nn.one_hot(tokens_N, embedding_VD.shape[0], dtype=embedding_VD.dtype) @ embedding_VD).astype(dtype)
+    return lookup(embedding_VD, tokens_N, dtype)
 
 
 def _rms_norm(x, scale, eps):

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from rlzero import kernels
 from rlzero.algorithms import Algorithm
 from rlzero.models import transformer, value_head
-from rlzero.models.sharding import BATCH_AXES, gathered
+from rlzero.models.sharding import free_batch_axes
 from rlzero.training.batch import Rows
 
 
@@ -134,24 +134,28 @@ def _logprobs(params, rows, execution):
 def _hidden_and_head(params, rows, execution):
     hidden, _ = transformer.forward(params, execution.model, rows.tokens, rows.positions, rows.segments,
                                     **execution.options)
-    return hidden, gathered(transformer.unembedding(params).astype(hidden.dtype), ("embed", "vocab"))
+    return hidden, transformer.unembedding(params).astype(hidden.dtype)
 
 
 def _over_rows(function: Callable, rows: Any, head: jax.Array, *, summed: bool) -> Any:
     """`function(rows, head)`, on a mesh with each device's own rows; sums are then added over the batch axes.
 
-    The loop over chunks of tokens would otherwise run through the tokens of one device after the other's. The `tensor`
-    axis stays with the compiler.
+    The loop over chunks of tokens would otherwise run through the tokens of one device after the other's. The head is
+    gathered inside, so that its gradient is scattered back instead of being whole on every device. The `tensor` axis
+    stays with the compiler.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = tuple(axis for axis in BATCH_AXES if not mesh.empty and mesh.shape[axis] > 1)
+    axes = free_batch_axes()
     if not axes:
         return function(rows, head)
+    sliced = "fsdp" in axes and head.shape[0] % jax.sharding.get_abstract_mesh().shape["fsdp"] == 0
 
     def local(rows, head):
+        if sliced:
+            others = tuple(axis for axis in axes if axis != "fsdp")
+            head = jax.lax.all_gather(jax.lax.pcast(head, others, to="varying"), "fsdp", tiled=True)
         outputs = function(rows, head)
         return jax.lax.psum(outputs, axes) if summed else outputs
 
     split = PartitionSpec(axes)
-    return jax.shard_map(local, in_specs=(split, PartitionSpec()), out_specs=PartitionSpec() if summed else split,
-                         axis_names=set(axes))(rows, head)
+    return jax.shard_map(local, in_specs=(split, PartitionSpec("fsdp" if sliced else None)),
+                         out_specs=PartitionSpec() if summed else split, axis_names=set(axes))(rows, head)
