@@ -1,4 +1,4 @@
-"""A run that is known to go wrong, kept so that its warnings are tried on a real collapse and not on made-up numbers."""
+"""A run that is known to go wrong, kept so that the warnings are tried on a real collapse too."""
 
 import os
 import pathlib

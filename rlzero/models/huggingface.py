@@ -238,7 +238,7 @@ def _tokens_with(text, tokenizer):
     words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
     found = {i for i, word in enumerate(words) if text in word}
     if not found:
-        raise ValueError(f"no token of the vocabulary contains {text!r}, so it cannot end a response; use a text within "
+        raise ValueError(f"no token of the vocabulary contains {text!r}, so it can end no response; use a text within "
                          "one token, best a single character")
     return found
 

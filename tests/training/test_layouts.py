@@ -1,4 +1,4 @@
-"""Packing, attention in blocks, rematerialization and the mesh lay the same sums out differently; updates stay the same."""
+"""Packing, attention in blocks, rematerialization and the mesh lay the same sums out differently."""
 
 import dataclasses
 
