@@ -7,6 +7,7 @@ compiler may move activations instead of weights; `gathered` and `constrain` tel
 both do nothing, so the model runs the same in a notebook.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -84,9 +85,34 @@ def constrain(array: jax.Array, *axes: Any) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, PartitionSpec(*map(usable, axes, array.shape)))
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def gathered(weight: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
     """A parameter as it is used: whole along `fsdp`, still split along `tensor`. Its gradient is scattered back."""
-    return constrain(weight, *(RULES.get(axis) if RULES.get(axis) == "tensor" else None for axis in axes))
+    return constrain(weight, *_used(axes))
+
+
+def _gathered_forward(weight, axes):
+    return gathered(weight, axes), None
+
+
+def _gathered_backward(axes, _, cotangent):
+    """The gradient laid out as the parameter is stored.
+
+    Where the model has copies (`data`), it must be scattered first and only then summed over them, so its layout is
+    asked for at once. Where it has none, a sum that is sliced afterwards is what compilers turn into one reduce-scatter;
+    asked at once, the TPU's splits the product itself into many small steps.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.shape.get("data", 1) == 1:
+        cotangent = constrain(cotangent, *_used(axes))
+    return (constrain(cotangent, *(RULES.get(axis) for axis in axes)),)
+
+
+def _used(axes):
+    return (RULES.get(axis) if RULES.get(axis) == "tensor" else None for axis in axes)
+
+
+gathered.defvjp(_gathered_forward, _gathered_backward)
 
 
 def lookup(table: jax.Array, indices: jax.Array, dtype: jnp.dtype) -> jax.Array:
