@@ -192,7 +192,7 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
     def layer(carry, scanned):
         x_ND, keys_values = carry
         weights, index = scanned
-        weights = {name: gathered(weight.astype(dtype), axes[name]) for name, weight in weights.items()}
+        weights = {name: gathered(weights[name].astype(dtype), axes[name]) for name in axes}
         x_ND = constrain(x_ND, BATCH_AXES, None)
         normed_ND = _rms_norm(x_ND, weights["attention_norm"], config.norm_eps)
         query, key, value = _query_key_value(normed_ND, weights, config, B, S)
