@@ -7,8 +7,8 @@ The argument is the model directory. Products, sums and maxima are asked for aft
 is one line, `Answer: 56`. Before training, 38 % of sampled products are right, 15 % of sums and 32 % of maxima.
 
 The defaults are a smoke test for a CPU: 3 steps of 8 prompts x 8 responses, each some 100 seconds of one core, in 6 GB
-of memory; the three steps have 34 %, 20 % and 45 % right answers. For a longer run on an accelerator: --config.steps=200
---config.prompts_per_step=32 --config.learner.micro_batch_size=64 --config.evaluation.problems=192.
+of memory; the three steps have 34 %, 20 % and 45 % right answers. For a longer run on an accelerator:
+--config.steps=200 --config.prompts_per_step=32 --config.learner.micro_batch_size=64 --config.evaluation.problems=192.
 """
 
 from rlzero.training.config import Config, algorithm_config
