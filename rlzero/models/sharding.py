@@ -99,7 +99,7 @@ def _gathered_backward(axes, _, cotangent):
     """The gradient laid out as the parameter is stored.
 
     Where the model has copies (`data`), it must be scattered first and only then summed over them, so its layout is
-    asked for at once. Where it has none, a sum that is sliced afterwards is what compilers turn into one reduce-scatter;
+    asked for at once. Where it has none, a sum that is sliced afterwards is what compilers turn into a reduce-scatter;
     asked at once, the TPU's splits the product itself into many small steps.
     """
     mesh = jax.sharding.get_abstract_mesh()
