@@ -151,4 +151,4 @@ def test_the_tpu_compiler_gathers_weights_scatters_gradients_and_uses_the_kernel
     sent = {kind: float(size) for kind, size in re.findall(r"^  ([a-z-]+) +[\d,]+ +([\d.]+) +[\d.]+$", done.stdout,
                                                             re.MULTILINE)}
     assert "tpu_custom_call, 112 times" in done.stdout  # 28 layers: forward, again for the backward pass, and two of it
-    assert sent["all-gather"] > sent["reduce-scatter"] > 10 * sent["all-reduce"]
+    assert sent["all-gather"] > sent["reduce-scatter"] > sent["all-reduce"]  # of the tied head

@@ -2,8 +2,8 @@
 
     seconds = max(flops / peak,  main-memory bytes / bandwidth,  bytes sent / interconnect)
 
-That is a bound from below, with every unit at its peak and all three overlapped; real steps on well-fed chips take
-about twice as long. Its use is to name the bound and to compare layouts.
+That is a bound from below, with every unit at its peak and all three overlapped; real steps take longer.
+Its use is to name the bound and to compare layouts.
 """
 
 import dataclasses
