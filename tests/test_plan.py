@@ -145,10 +145,9 @@ def test_without_the_tpu_compiler_the_command_to_install_it_is_told():
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no TPU compiler: pip install -e '.[tpu]'")
 def test_the_tpu_compiler_gathers_weights_scatters_gradients_and_uses_the_kernel():
-    done = run_plan("--config=configs/dr_grpo_qwen2_5_math_1_5b.py", "--topology=v5e:2x4",
-                    "--config.model.shape=Qwen3-0.6B", XLA_FLAGS="")
+    done = run_plan("--config=configs/dr_grpo_qwen2_5_math_7b.py", "--topology=v6e:2x4", XLA_FLAGS="")
     assert done.returncode == 0, done.stdout + done.stderr
     sent = {kind: float(size) for kind, size in re.findall(r"^  ([a-z-]+) +[\d,]+ +([\d.]+) +[\d.]+$", done.stdout,
                                                             re.MULTILINE)}
     assert "tpu_custom_call, 112 times" in done.stdout  # 28 layers: forward, again for the backward pass, and two of it
-    assert sent["all-gather"] > sent["reduce-scatter"] > sent["all-reduce"]  # of the tied head
+    assert sent["all-gather"] > sent["reduce-scatter"] > 100 * sent["all-reduce"]
