@@ -264,10 +264,10 @@ def test_one_hot_and_gathered_embeddings_agree_in_value_and_gradient(monkeypatch
     embedding, tokens = make_params(LLAMA)["embedding"], np.array([3, 3, 23, 0])
 
     def value_and_gradient():
-        return jax.value_and_grad(lambda e: jnp.sum(jnp.sin(transformer._embed(e, tokens))))(embedding)
+        return jax.value_and_grad(lambda e: jnp.sum(jnp.sin(transformer._embed(e, tokens, jnp.float32))))(embedding)
 
     def lookup():
-        return str(jax.make_jaxpr(lambda e: transformer._embed(e, tokens))(embedding))
+        return str(jax.make_jaxpr(lambda e: transformer._embed(e, tokens, jnp.float32))(embedding))
 
     one_hot = value_and_gradient()
     assert "gather" not in lookup()

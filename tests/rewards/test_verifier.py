@@ -47,11 +47,11 @@ _DIGITS = "1234567890" * 500
     ids=range(18),
 )
 def test_hostile_text_gets_a_label_at_once(response, gold, correct):
-    start = time.perf_counter()
+    start = time.process_time()
     result = grade(response, gold)
     assert result.correct is correct and result.error is None
     # The slowest takes 0.1 s on one busy core; anything quadratic takes minutes.
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("gold", ["", "x", "3/4", "0.5", "1,2", r"\frac{1}{2}", "True"])
