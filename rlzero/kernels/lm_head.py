@@ -46,7 +46,7 @@ def token_logprobs(
       targets: [N], integers in [0, V). Out of range gives NaN.
       temperature: the sampling temperature, positive; the log-probs are those of what was sampled.
       chunk: tokens at a time; None picks a number. All at once if their float32 logits stay under 128 MiB or a quarter
-        of the size of the unembedding's float32 gradient, else as many as do, and at most a quarter of them.
+        of the size of the unembedding's float32 gradient, else as many as do.
 
     Returns:
       logprobs [N], never positive, and entropy [N], in nats, float32 or wider.
@@ -130,7 +130,6 @@ def _check(hidden, unembedding, targets, temperature, chunk) -> int:
         raise ValueError(f"expected targets to be integers, got {jnp.asarray(targets).dtype}")
     if chunk is None:
         pieces = max(1, math.ceil(tokens * vocabulary * 4 / max(_LOGITS_BYTES, width * vocabulary)))
-        pieces = max(pieces, 4) if pieces > 1 else 1
         return max(1, tokens) if pieces == 1 else math.ceil(tokens / pieces / _ROWS_MULTIPLE) * _ROWS_MULTIPLE
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"expected chunk to be a positive int or None, got {chunk!r}")
@@ -171,63 +170,96 @@ def _product(left, right):
 
 
 class _Softmax(NamedTuple):
-    """softmax(hidden · unembedding / temperature) of a chunk, by its parts: p = exponentials / total."""
+    """softmax(logits) of a chunk by its parts: p = exp(logits - maximum) / total."""
 
-    shifted: jax.Array  # [n, V], logits / temperature minus their maximum
-    exponentials: jax.Array  # [n, V], of `shifted`
-    total: jax.Array  # [n], sum of the exponentials, at least 1
+    logits: jax.Array  # [n, V], already divided by the temperature
+    maximum: jax.Array  # [n]
+    total: jax.Array  # [n], Σ exp(logits - maximum), at least 1
+    moment: jax.Array  # [n], Σ exp(logits - maximum) · (logits - maximum)
 
     @property
     def entropy(self):
-        return jnp.log(self.total) - jnp.sum(self.exponentials * self.shifted, axis=1) / self.total
+        return jnp.log(self.total) - self.moment / self.total
 
     def logprobs(self, targets):
         """Of targets [n], NaN where one is out of range."""
-        inside = (targets >= 0) & (targets < self.shifted.shape[1])
-        picked = jnp.take_along_axis(self.shifted, jnp.where(inside, targets, 0)[:, None], axis=1)[:, 0]
-        return jnp.where(inside, picked - jnp.log(self.total), jnp.nan)
+        inside = (targets >= 0) & (targets < self.logits.shape[1])
+        picked = jnp.take_along_axis(self.logits, jnp.where(inside, targets, 0)[:, None], axis=1)[:, 0]
+        return jnp.where(inside, picked - self.maximum - jnp.log(self.total), jnp.nan)
+
+
+def _by_platform(function, *arrays):
+    """`function(*arrays, columns)`: a CPU goes through the vocabulary in blocks of columns that fit its caches.
+
+    Its matrix products do not add to what is there, and sums over rows want their terms in memory; in blocks no second
+    [D, V] array and no second [n, V] array arises. Other compilers fuse these and get all columns at once.
+    """
+    return jax.lax.platform_dependent(*arrays, cpu=functools.partial(function, columns=_COLUMNS),
+                                      default=functools.partial(function, columns=None))
+
+
+def _over_columns(body, carry, vocabulary, columns):
+    """`carry = body(carry, start, width)` for every block of columns, the last one ragged."""
+    blocks, rest = divmod(vocabulary, columns or vocabulary)
+    if blocks > 1:
+        carry = jax.lax.fori_loop(0, blocks, lambda i, carry: body(carry, i * columns, columns), carry)
+    elif blocks == 1:
+        carry = body(carry, 0, columns or vocabulary)
+    return body(carry, blocks * columns, rest) if rest else carry
+
+
+def _block(array, start, width):
+    return jax.lax.dynamic_slice_in_dim(array, start, width, axis=1)
 
 
 def _softmax(hidden, unembedding, temperature):
-    logits = _product(hidden, unembedding)
-    # Behind the barrier the logits are overwritten, and each exponential is taken once instead of in every sum.
-    shifted = jax.lax.optimization_barrier((logits - jnp.max(logits, axis=1, keepdims=True)) / temperature)
-    exponentials = jnp.exp(shifted)
-    return _Softmax(shifted, exponentials, jnp.sum(exponentials, axis=1))
+    return _by_platform(functools.partial(_softmax_by_columns, temperature=temperature), hidden, unembedding)
 
 
-def _d_logits(softmax, entropy, targets, d_logprobs, d_entropy, temperature):
-    """[n, V], of logits before the division by the temperature, given the cotangents [n] of log-probs and entropies."""
-    hit = targets[:, None] == jnp.arange(softmax.shifted.shape[1])
-    flow = d_logprobs + d_entropy * (entropy - jnp.log(softmax.total))
-    flow = (flow[:, None] + d_entropy[:, None] * softmax.shifted) * (softmax.exponentials / softmax.total[:, None])
-    return (jnp.where(hit, d_logprobs[:, None], 0) - flow) / temperature
+def _softmax_by_columns(hidden, unembedding, *, temperature, columns):
+    logits = _product(hidden, unembedding) / temperature
+    tokens, vocabulary = logits.shape
+    smallest, zeros = jnp.full(tokens, -jnp.inf, logits.dtype), jnp.zeros(tokens, logits.dtype)
+    logits, smallest, zeros = match_varying((logits, smallest, zeros))
+
+    def largest(maximum, start, width):
+        return jnp.maximum(maximum, jnp.max(_block(logits, start, width), axis=1))
+
+    maximum = _over_columns(largest, smallest, vocabulary, columns)
+
+    def sums(carry, start, width):
+        shifted = _block(logits, start, width) - maximum[:, None]
+        exponentials = jnp.exp(shifted)
+        return carry[0] + jnp.sum(exponentials, axis=1), carry[1] + jnp.sum(exponentials * shifted, axis=1)
+
+    return _Softmax(logits, maximum, *_over_columns(sums, (zeros, zeros), vocabulary, columns))
 
 
-def _pulled_back(d_unembedding, d_logits, hidden, unembedding):
-    """The running gradient of the unembedding with this chunk's part added, and the gradient of hidden."""
-    d_logits = d_logits.astype(jnp.result_type(hidden, unembedding))
-    d_unembedding = jax.lax.platform_dependent(d_unembedding, hidden, d_logits, cpu=_add_by_columns, default=_add)
-    return d_unembedding, _product(d_logits, unembedding.T).astype(hidden.dtype)
+def _pulled_back(d_unembedding, softmax, entropy, targets, d_logprobs, d_entropy, hidden, unembedding, temperature):
+    """The running gradient of the unembedding plus this chunk's part, and the gradient of hidden."""
+    return _by_platform(functools.partial(_pulled_back_by_columns, temperature=temperature), d_unembedding, softmax,
+                        entropy, targets, d_logprobs, d_entropy, hidden, unembedding)
 
 
-def _add(d_unembedding, hidden, d_logits):
-    return d_unembedding + _product(hidden.T, d_logits)
+def _pulled_back_by_columns(d_unembedding, softmax, entropy, targets, d_logprobs, d_entropy, hidden, unembedding, *,
+                            temperature, columns):
+    normalizer = softmax.maximum + jnp.log(softmax.total)
+    dtype = jnp.result_type(hidden, unembedding)
 
+    def body(carry, start, width):
+        d_unembedding, logits = carry
+        log_p = _block(logits, start, width) - normalizer[:, None]
+        flow = d_logprobs[:, None] + d_entropy[:, None] * (log_p + entropy[:, None])
+        hit = targets[:, None] == start + jnp.arange(width)
+        d_logits = (jnp.where(hit, d_logprobs[:, None], 0) - jnp.exp(log_p) * flow) / temperature
+        part = _block(d_unembedding, start, width) + _product(hidden.T, d_logits.astype(dtype))
+        return tuple(jax.lax.dynamic_update_slice_in_dim(array, block, start, axis=1)
+                     for array, block in ((d_unembedding, part), (logits, d_logits)))
 
-def _add_by_columns(d_unembedding, hidden, d_logits):
-    """`_add` in place: a CPU's matrix product does not add to what is there, and the sum would need a second [D, V]."""
-
-    def add(start, width, total):
-        part = _product(hidden.T, jax.lax.dynamic_slice_in_dim(d_logits, start, width, axis=1))
-        part += jax.lax.dynamic_slice_in_dim(total, start, width, axis=1)
-        return jax.lax.dynamic_update_slice_in_dim(total, part, start, axis=1)
-
-    blocks, rest = divmod(d_unembedding.shape[1], _COLUMNS)
-    total = d_unembedding
-    if blocks:
-        total = jax.lax.fori_loop(0, blocks, lambda i, total: add(i * _COLUMNS, _COLUMNS, total), total)
-    return add(blocks * _COLUMNS, rest, total) if rest else total
+    d_unembedding, d_logits = _over_columns(body, (d_unembedding, softmax.logits), unembedding.shape[1], columns)
+    # In this order, which the barrier keeps, a CPU takes the large matrix as it lies and need not pack it every time.
+    d_hidden_T = jax.lax.optimization_barrier(_product(unembedding, d_logits.astype(dtype).T))
+    return d_unembedding, d_hidden_T.T.astype(hidden.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -253,8 +285,8 @@ def _token_logprobs_backward(temperature, chunk, residuals, cotangents):
     def body(d_unembedding, tokens):
         hidden, targets, d_logprobs, d_entropy = tokens
         softmax = _softmax(hidden, unembedding, temperature)
-        d_logits = _d_logits(softmax, softmax.entropy, targets, d_logprobs, d_entropy, temperature)
-        return _pulled_back(d_unembedding, d_logits, hidden, unembedding)
+        return _pulled_back(d_unembedding, softmax, softmax.entropy, targets, d_logprobs, d_entropy, hidden,
+                            unembedding, temperature)
 
     zeros = jnp.zeros_like(unembedding, dtype=_accumulator_dtype(hidden, unembedding))
     d_unembedding, d_hidden = _scan_chunks(body, zeros, (clean_hidden, clean_targets, *cotangents), chunk)
@@ -287,8 +319,8 @@ def _fused_forward(hidden, unembedding, targets, constants, algorithm, temperatu
             return jnp.sum(constants.weights * terms), metrics
 
         value, pull_back, metrics = jax.vjp(loss, softmax.logprobs(targets), entropy, has_aux=True)
-        d_logits = _d_logits(softmax, entropy, targets, *pull_back(jnp.ones_like(value)), temperature)
-        d_unembedding, d_hidden = _pulled_back(d_unembedding, d_logits, hidden, unembedding)
+        d_unembedding, d_hidden = _pulled_back(d_unembedding, softmax, entropy, targets,
+                                               *pull_back(jnp.ones_like(value)), hidden, unembedding, temperature)
         return d_unembedding, (d_hidden, value, metrics)
 
     zeros = jnp.zeros_like(unembedding, dtype=_accumulator_dtype(hidden, unembedding))
