@@ -20,7 +20,7 @@ from rlzero.algorithms import Algorithm, expect_within
 from rlzero.kernels.arrays import as_floats, as_mask, clean, expect_rank, expect_shape, match_varying
 from rlzero.kernels.policy import Metrics, TokenConstants, expect_inputs, token_terms
 
-_LOGITS_BYTES = 2**27
+_LOGITS_BYTES = 2**28
 _ROWS_MULTIPLE = 128
 _COLUMNS = 4096
 
@@ -45,7 +45,7 @@ def token_logprobs(
       unembedding: [D, V].
       targets: [N], integers in [0, V). Out of range gives NaN.
       temperature: the sampling temperature, positive; the log-probs are those of what was sampled.
-      chunk: tokens at a time; None picks a number. All at once if their float32 logits stay under 128 MiB or a quarter
+      chunk: tokens at a time; None picks a number. All at once if their float32 logits stay under 256 MiB or a quarter
         of the size of the unembedding's float32 gradient, else as many as do.
 
     Returns:
