@@ -162,6 +162,16 @@ class Algorithm:
         """Whether the reference policy has to be kept in memory and scored."""
         return self.kl_coef > 0 and self.kl_placement != "none"
 
+    @property
+    def needs_whole_responses(self) -> bool:
+        """Whether a token's term depends on the other tokens of its response, so that each needs a row of its own."""
+        return looks_at_whole_responses(self.surrogate, self.importance_cap, self.importance_level)
+
+
+def looks_at_whole_responses(surrogate: str, importance_cap: float | None, importance_level: str) -> bool:
+    """`Algorithm.needs_whole_responses` by the columns that decide it."""
+    return surrogate == "gspo" or (importance_cap is not None and importance_level == "sequence")
+
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Algorithm))
 

@@ -9,11 +9,10 @@ complete checkpoint of that run is evaluated, on the held-out problems of its ow
 
 import dataclasses
 import json
-import pathlib
 import sys
 from typing import Any
 
-from absl import app, flags, logging
+from absl import app, flags
 
 from rlzero.data import problems as problems_lib
 from rlzero.data import tasks
@@ -23,9 +22,8 @@ from rlzero.rollout.engine import Sampling
 from rlzero.rollout.local import LocalEngine
 from rlzero.rollout.scoring import make_scorer
 from rlzero.training import config as config_lib
-from rlzero.training import display, files
-from rlzero.training.checkpoints import Checkpoints
-
+from rlzero.training import display, files, saved_policy
+from rlzero.training import flags as flags_lib
 
 _USAGE = "give a run with --workdir=RUN or a model with --model=demo, one of the two"
 
@@ -59,14 +57,9 @@ def load_policy(workdir: str | None, model: str | None) -> tuple[Policy, config_
     if model is not None:
         params, shape = huggingface.load(model)
         return Policy(params, shape, model, f"model {model}"), config_lib.Config()
-    config = config_lib.load(pathlib.Path(workdir) / "config.json")
-    params, shape = huggingface.load(config.model.path, config.model.dtype)
-    with Checkpoints(workdir, read_only=True) as checkpoints:
-        restored = checkpoints.restore({"params": params}, partial=True)
-    if restored is None:
-        raise FileNotFoundError(f"{workdir} holds no complete checkpoint; train first, or evaluate a --model")
-    return Policy(restored.arrays["params"], shape, config.model.path,
-                  f"checkpoint of step {restored.step} in {workdir}"), config
+    saved = saved_policy.load(workdir)
+    return Policy(saved.params, saved.model, saved.config.model.path,
+                  f"checkpoint of step {saved.step} in {workdir}"), saved.config
 
 
 def held_out_problems(task: str, count: int, seed: int, tokenizer: Any, max_prompt_length: int):
@@ -90,18 +83,12 @@ def sample_lines(evaluation: Evaluation):
     """One JSON line per sample."""
     for group in evaluation.groups:
         for sample in group.samples:
-            completion = sample.completion
-            yield json.dumps({
-                "prompt_id": group.problem.id, "sample_index": completion.request.sample_index,
-                "question": group.problem.question, "gold": group.problem.answer, "text": sample.text,
-                "answer": sample.answer, "correct": sample.reward.correct, "finish_reason": completion.finish_reason,
-                "completion_ids": completion.completion_ids, "seed": completion.request.seed}) + "\n"
+            yield json.dumps(sample.record(group.problem)) + "\n"
 
 
 def main(argv: list[str]) -> None:
     values = flags.FLAGS
-    if not values["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)  # jax and orbax chat at level info
+    flags_lib.quiet()
     if len(argv) > 1:
         sys.exit(f"error: {argv[1]}: this word belongs to no flag; {_USAGE}")
     if (values.workdir is None) == (values.model is None):

@@ -9,14 +9,13 @@ The directory holds weights, config, tokenizer and generation settings, and is w
 import json
 import pathlib
 import sys
-from typing import Any
 
 import jax
-from absl import app, flags, logging
+from absl import app, flags
 
-from rlzero.models import huggingface, transformer
-from rlzero.training import config as config_lib
-from rlzero.training.checkpoints import Checkpoints
+from rlzero.models import huggingface
+from rlzero.training import flags as flags_lib
+from rlzero.training import saved_policy
 
 _USAGE = "python -m rlzero.export --workdir=RUN --output=DIRECTORY"
 _DTYPES = ("float32", "bfloat16")
@@ -26,26 +25,6 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", None, "Run whose newest checkpoint is exported.")
     flags.DEFINE_string("output", None, "Model directory to create; must not exist yet.")
     flags.DEFINE_enum("dtype", None, _DTYPES, "Of the stored weights; by default that of the model the run began with.")
-
-
-def load_checkpoint(workdir: str) -> tuple[Any, transformer.ModelConfig, str, int]:
-    """The newest parameters of a run.
-
-    Returns:
-      The parameters, their shape, the path of the model the run began with, and the number of finished steps.
-
-    Raises:
-      FileNotFoundError: no run there, no complete checkpoint, or its first model is gone. ValueError: they do not fit.
-    """
-    if not (pathlib.Path(workdir) / "config.json").is_file():
-        raise FileNotFoundError(f"{workdir} is no run: expected a --workdir of rlzero.train with its config.json")
-    config = config_lib.load(pathlib.Path(workdir) / "config.json")
-    model = huggingface.read_config(config.model.path)
-    with Checkpoints(workdir, read_only=True) as checkpoints:
-        restored = checkpoints.restore({"params": transformer.abstract_params(model, config.model.dtype)}, partial=True)
-    if restored is None:
-        raise FileNotFoundError(f"{workdir} holds no complete checkpoint; train first")
-    return restored.arrays["params"], model, config.model.path, restored.step
 
 
 def stored_dtype(path: str) -> str:
@@ -59,17 +38,17 @@ def export(workdir: str, output: str, dtype: str | None = None) -> str:
     """Writes the model directory; returns a line about it."""
     if pathlib.Path(output).exists():
         raise FileExistsError(f"{output} exists already; choose another --output or remove it")
-    params, model, source, step = load_checkpoint(workdir)
+    policy = saved_policy.load(workdir)
+    source = policy.config.model.path
     dtype = dtype or stored_dtype(source)
-    huggingface.save(output, params, model, source=source, dtype=dtype)
-    size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    return f"The model after step {step} of {workdir}, {size:,} parameters in {dtype}, is in {output}."
+    huggingface.save(output, policy.params, policy.model, source=source, dtype=dtype)
+    size = sum(leaf.size for leaf in jax.tree.leaves(policy.params))
+    return f"The model after step {policy.step} of {workdir}, {size:,} parameters in {dtype}, is in {output}."
 
 
 def main(argv: list[str]) -> None:
     values = flags.FLAGS
-    if not values["verbosity"].present:
-        logging.set_verbosity(logging.WARNING)  # jax and orbax chat at level info
+    flags_lib.quiet()
     if len(argv) > 1:
         sys.exit(f"error: {argv[1]}: this word belongs to no flag; {_USAGE}")
     if values.workdir is None or values.output is None:

@@ -20,17 +20,16 @@ import jax
 from absl import app, flags
 
 from rlzero.models import huggingface, shapes, transformer
-from rlzero.models.sharding import BATCH_AXES, make_mesh
+from rlzero.models.sharding import batch_shards, make_mesh
 from rlzero.planning import estimate, program
 from rlzero.planning.estimate import GIB
 from rlzero.planning.hlo import Collective
-from rlzero.train import learner_options
+from rlzero.train import learner_options, resolved_dtype
 from rlzero.training import flags as flags_lib
 from rlzero.training import validation
 from rlzero.training.config import Config
 from rlzero.training.display import batch_table, table
 from rlzero.training.learner import LearnerOptions
-from rlzero.training.steps import Execution
 
 _HEADROOM = 0.95  # share of the memory that a program may take; the runtime and fragments take the rest
 
@@ -82,8 +81,8 @@ def make_plan(config: Config, topology: str, memory_gib: float = 0) -> Plan:
         mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor, devices=devices)
     except NotImplementedError as error:
         raise ValueError(f"the mesh does not follow the links of {topology}: {error}") from error
-    options = learner_options(config, algorithm, compute_dtype(config, topology))
-    execution = Execution(model, options.temperature, options.dtype, options.remat, options.attention)
+    platform = "cpu" if topology.startswith("cpu") else "tpu"
+    options = learner_options(config, algorithm, resolved_dtype(config.model.compute_dtype, platform))
     micro_batch = program.micro_batch_shape(options, config.rollout.max_prompt_length, mesh)
     arrays = program.make_shapes(model, options, config.model.dtype, micro_batch, mesh)
     parts = {"parameters": program.bytes_per_chip(arrays.state.params),
@@ -92,20 +91,13 @@ def make_plan(config: Config, topology: str, memory_gib: float = 0) -> Plan:
     resident = parts["parameters"] * algorithm.needs_reference
     resident += (parts["parameters"] + parts["optimizer"]) * algorithm.needs_critic
     return Plan(config, model, options, mesh, chip, micro_batch, parts,
-                program.compile_accumulate(arrays, execution, algorithm, mesh),
+                program.compile_accumulate(arrays, options.execution(model), algorithm, mesh),
                 program.compile_apply(arrays, options.policy, mesh), resident)
 
 
 def model_of(config: Config) -> transformer.ModelConfig:
     """The model's shape: by name where the config has one, else from its directory."""
     return shapes.shape(config.model.shape) if config.model.shape else huggingface.read_config(config.model.path)
-
-
-def compute_dtype(config: Config, topology: str) -> str:
-    """"auto" settled for the topology instead of this machine; see `train.resolved_dtype`."""
-    if config.model.compute_dtype != "auto":
-        return config.model.compute_dtype
-    return "float32" if topology.startswith("cpu") else "bfloat16"
 
 
 def report(plan: Plan, topology: str) -> str:
@@ -148,7 +140,7 @@ def _memory(plan):
     rows.append(("together, with padding", *(f"{size / GIB:.2f}" for size in plan.needed.values())))
     rows.append((f"of {plan.chip.memory / GIB:g}", *(f"{size / plan.chip.memory:.0%}"
                                                     for size in plan.needed.values())))
-    kept = plan.micro_batch[0] / math.prod(plan.mesh.shape[axis] for axis in BATCH_AXES) * plan.micro_batch[1]
+    kept = plan.micro_batch[0] / batch_shards(plan.mesh) * plan.micro_batch[1]
     kept *= plan.model.num_layers * plan.model.hidden_size * (2 if plan.options.dtype == "bfloat16" else 4)
     note = f"\n  of the temporaries, {kept / GIB:.2f} are the inputs of the layers, kept for the backward pass"
     return table(rows) + (note if plan.options.remat else "")
@@ -213,7 +205,7 @@ def _verdict(plan):
 def advice(plan: Plan) -> list[str]:
     """What to change when it does not fit, what helps most first."""
     config, mesh, lines = plan.config, plan.mesh, []
-    shards = mesh.shape["data"] * mesh.shape["fsdp"]
+    shards = batch_shards(mesh)
     if mesh.shape["data"] > 1:
         lines.append(f"--config.mesh.fsdp={mesh.shape['fsdp'] * mesh.shape['data']} --config.mesh.data=1 slices "
                      f"parameters, moments and gradients over {mesh.shape['data']} times as many chips")

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from absl import app
 from absl import flags as absl_flags
-from transformers import AutoTokenizer
 
 from rlzero import kernels
 from rlzero.data import corpus
@@ -30,7 +29,7 @@ from rlzero.data.tasks import arithmetic_tokenizer
 from rlzero.models import huggingface, transformer
 from rlzero.training import config as config_lib
 from rlzero.training import files, flags, pretrain_config
-from rlzero.training.optimizer import OptimizerOptions, TrainState, apply, init_train_state, zero_gradient
+from rlzero.training.optimizer import TrainState, apply, init_train_state, optimizer_options, zero_gradient
 from rlzero.training.pretrain_config import PretrainConfig
 
 flags.define_flags()
@@ -49,7 +48,7 @@ def main(config: PretrainConfig) -> None:
             params, model = huggingface.load(source)
         else:
             params, model = new_model(config, source)
-        params, summary = pretrain(config, params, model, AutoTokenizer.from_pretrained(source))
+        params, summary = pretrain(config, params, model, huggingface.load_tokenizer(source))
         huggingface.save(target, params, model, source=source)
     files.write_atomically(workdir / "summary.json", json.dumps(summary, indent=2) + "\n")
     print(f"The model is in {target}.")
@@ -69,7 +68,7 @@ def pretrain(config: PretrainConfig, params: Any, model: transformer.ModelConfig
     Returns:
       The trained parameters, and steps, seconds, tokens, loss and, if there are held-out documents, held_out_loss.
     """
-    options = optimizer_options(config)
+    options = optimizer_options(config.optimizer, steps=config.steps)
     state = init_train_state(params, options)
     update = functools.partial(_update, config=config, model=model, options=options)
     held_out = held_out_batches(config, tokenizer)
@@ -100,10 +99,11 @@ def new_model(config: PretrainConfig, directory: pathlib.Path) -> tuple[Any, tra
     """Makes a Llama of the config's shape with random weights, and writes all of its directory but the weights."""
     section = config.model
     if section.tokenizer:
-        AutoTokenizer.from_pretrained(huggingface.model_directory(section.tokenizer)).save_pretrained(directory)
+        tokenizer = huggingface.load_tokenizer(section.tokenizer)
+        tokenizer.save_pretrained(directory)
     else:
+        tokenizer = arithmetic_tokenizer.make_tokenizer()
         arithmetic_tokenizer.save(directory)
-    tokenizer = AutoTokenizer.from_pretrained(directory)
     model = transformer.ModelConfig(
         vocab_size=len(tokenizer), hidden_size=section.hidden_size, intermediate_size=section.intermediate_size,
         num_layers=section.num_layers, num_heads=section.num_heads, num_kv_heads=section.num_kv_heads,
@@ -137,15 +137,6 @@ def held_out_batches(config: PretrainConfig, tokenizer: Any) -> list[PackedBatch
         return []
     batches = corpus.packed_batches(documents, batch_size=config.batch_size, length=config.sequence_length)
     return list(itertools.islice(batches, config.evaluation_batches))
-
-
-def optimizer_options(config: PretrainConfig) -> OptimizerOptions:
-    """The optimizer of the config; its steps are optimizer updates."""
-    section = config.optimizer
-    return OptimizerOptions(
-        learning_rate=section.learning_rate, warmup_updates=section.warmup_steps, total_updates=config.steps,
-        schedule=section.schedule, end_fraction=section.end_fraction, beta1=section.beta1, beta2=section.beta2,
-        eps=section.eps, weight_decay=section.weight_decay, max_grad_norm=section.max_grad_norm)
 
 
 def mean_loss(params: Any, batches: list[PackedBatch], config: PretrainConfig, model: transformer.ModelConfig) -> float:

@@ -13,6 +13,7 @@ The same command again goes on from the newest complete checkpoint.
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from rlzero.data import problems as problems_lib
 from rlzero.data import tasks
 from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
-from rlzero.models import attention, huggingface, transformer
+from rlzero.models import huggingface, transformer
 from rlzero.models.sharding import make_mesh, parameter_shardings
 from rlzero.rollout.engine import Sampling
 from rlzero.rollout.local import LocalEngine
@@ -36,10 +37,11 @@ from rlzero.rollout.scoring import make_scorer
 from rlzero.training import flags as flags_lib
 from rlzero.training.checkpoints import CheckpointError, Checkpoints
 from rlzero.training.clock import Clock
-from rlzero.training.config import Config, OptimizerSection, save_resolved
+from rlzero.training.config import Config, save_resolved
 from rlzero.training.display import batch_table
 from rlzero.training.interruption import Interruption
-from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError, OptimizerOptions
+from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError
+from rlzero.training.optimizer import optimizer_options
 from rlzero.training.report import Report
 
 _TRAINING_PROBLEMS = 3072  # generated problems to draw from; an epoch of the demo is 48 steps
@@ -136,11 +138,7 @@ def make_run(config: Config) -> Run:
     model = huggingface.read_config(config.model.path)
     specs = transformer.parameter_specs(model)
     params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
-    compute_dtype = resolved_dtype(config.model.compute_dtype)
-    pack_tokens = config.learner.pack_tokens
-    attention.choose(config.model.attention, platform=attention.platform(mesh), dtype=compute_dtype,
-                     head_dim=model.head_dim, packed=pack_tokens > 0,
-                     row_tokens=pack_tokens or config.rollout.max_prompt_length + config.rollout.max_completion_length)
+    compute_dtype = resolved_dtype(config.model.compute_dtype, jax.default_backend())
     tokenizer = huggingface.load_tokenizer(config.model.path)
     own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
     stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)
@@ -173,11 +171,11 @@ def make_run(config: Config) -> Run:
     return Run(config, engine, prompts, sampler, learner, held_out, stop_ids, tokenizer, description)
 
 
-def resolved_dtype(name: str) -> str:
+def resolved_dtype(name: str, platform: str) -> str:
     """The compute dtype: "auto" is bfloat16 on accelerators and float32 on a CPU, where bfloat16 is not faster."""
     if name != "auto":
         return name
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return "float32" if platform == "cpu" else "bfloat16"
 
 
 def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
@@ -190,14 +188,8 @@ def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
 
 def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) -> LearnerOptions:
     learner = config.learner
-    per_step = learner.mini_batches * learner.epochs
-
-    def optimizer(section: OptimizerSection) -> OptimizerOptions:
-        return OptimizerOptions(
-            section.learning_rate, section.warmup_steps * per_step, config.steps * per_step, section.schedule,
-            section.end_fraction, section.beta1, section.beta2, section.eps, section.weight_decay,
-            section.max_grad_norm)
-
+    optimizer = functools.partial(optimizer_options, steps=config.steps,
+                                  updates_per_step=learner.mini_batches * learner.epochs)
     return LearnerOptions(
         policy=optimizer(config.optimizer), critic=optimizer(config.critic) if algorithm.needs_critic else None,
         groups_per_step=config.prompts_per_step, group_size=config.group_size,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
-from rlzero.models.sharding import BATCH_AXES
+from rlzero.models.sharding import BATCH_AXES, free_axes
 
 
 def on_each_device(function: Callable, query: jax.Array, key: jax.Array, value: jax.Array,
@@ -31,8 +31,7 @@ def on_each_device(function: Callable, query: jax.Array, key: jax.Array, value: 
       `[B, S, H, head_dim]`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    free = [] if mesh.empty else [name for name, kind in zip(mesh.axis_names, mesh.axis_types)
-                                  if kind != AxisType.Manual]
+    free = free_axes()
     if math.prod(mesh.shape[name] for name in free) == 1:
         return function(query, key, value, segments)
     B, (H, K) = query.shape[0], (query.shape[2], key.shape[2])

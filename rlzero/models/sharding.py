@@ -7,6 +7,7 @@ compiler may move activations instead of weights; `gathered` and `constrain` tel
 both do nothing, so the model runs the same in a notebook.
 """
 
+import contextlib
 import functools
 import math
 from typing import Any
@@ -57,6 +58,24 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
+def batch_shards(mesh: Mesh | None) -> int:
+    """Into how many parts the rows of a batch are split; 1 without a mesh."""
+    return 1 if mesh is None else math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def in_context(mesh: Mesh | None) -> contextlib.AbstractContextManager:
+    """`jax.set_mesh(mesh)`; nothing without a mesh."""
+    return contextlib.nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def free_axes() -> tuple[str, ...]:
+    """Axes of the mesh in context that the compiler splits, outside of a shard_map over them; none without a mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return ()
+    return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind != AxisType.Manual)
+
+
 def replicated_unless_on(array: jax.Array, mesh: Mesh) -> jax.Array:
     """The array as it is if it lies on the mesh already, else a copy on every device: for counters and small heads."""
     if isinstance(array.sharding, NamedSharding) and array.sharding.mesh.devices.size == mesh.size:
@@ -72,15 +91,12 @@ def constrain(array: jax.Array, *axes: Any) -> jax.Array:
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return array
-    manual = {name for name, kind in zip(mesh.axis_names, mesh.axis_types) if kind == AxisType.Manual}
+    free = free_axes()
 
     def usable(entry, size):
         names = (entry,) if isinstance(entry, str) else tuple(entry or ())
-        names = tuple(name for name in names if name in mesh.axis_names and name not in manual)
-        extent = 1
-        for name in names:
-            extent *= mesh.shape[name]
-        return names if names and size % extent == 0 else None
+        names = tuple(name for name in names if name in free)
+        return names if names and size % _extent(*names) == 0 else None
 
     return jax.lax.with_sharding_constraint(array, PartitionSpec(*map(usable, axes, array.shape)))
 
@@ -143,10 +159,8 @@ def lookup(table: jax.Array, indices: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 def free_batch_axes() -> tuple[str, ...]:
     """Batch axes of the mesh in context with more than one device, outside of a shard_map over them."""
-    mesh = jax.sharding.get_abstract_mesh()
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types)) if not mesh.empty else {}
-    return tuple(axis for axis in BATCH_AXES
-                 if axis in kinds and kinds[axis] != AxisType.Manual and mesh.shape[axis] > 1)
+    free = free_axes()
+    return tuple(axis for axis in BATCH_AXES if axis in free and _extent(axis) > 1)
 
 
 def _extent(*axes: str) -> int:

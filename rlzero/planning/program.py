@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rlzero.algorithms import Algorithm
 from rlzero.models import transformer
-from rlzero.models.sharding import BATCH_AXES, batch_sharding, parameter_shardings
+from rlzero.models.sharding import batch_sharding, batch_shards, parameter_shardings
 from rlzero.planning import hlo
 from rlzero.training.batch import empty_rows, row_bucket, width_bucket
 from rlzero.training.learner import LearnerOptions
@@ -106,7 +106,7 @@ def responses_per_update(options: LearnerOptions) -> int:
 
 def micro_batch_shape(options: LearnerOptions, max_prompt_length: int, mesh: Mesh) -> tuple[int, int]:
     """Rows and width of the largest micro-batch, over all chips; see `training.batch.micro_batches`."""
-    shards = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+    shards = batch_shards(mesh)
     rows = row_bucket(options.micro_batch_size or responses_per_update(options))
     width = options.pack_tokens or width_bucket(max_prompt_length + options.max_completion_length - 1)
     return -(-rows // shards) * shards, width

@@ -9,7 +9,6 @@ so a long budget costs nothing until it is used. On a mesh each device has its s
 Rows per device are powers of two, prompt widths and cache sizes come from few buckets: compilations are bounded.
 """
 
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,15 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from rlzero.models import transformer
-from rlzero.models.sharding import BATCH_AXES, batch_sharding, constrain, gathered, replicated_unless_on
+from rlzero.models.sharding import (
+    BATCH_AXES,
+    batch_sharding,
+    batch_shards,
+    constrain,
+    gathered,
+    in_context,
+    replicated_unless_on,
+)
 from rlzero.rollout.engine import Completion, Request, Sampling
 
 _SMALLEST_BATCH = 32  # rows; a batch is not halved below this
@@ -50,7 +57,7 @@ class LocalEngine:
         self._prefill_tokens = prefill_tokens
         self._dtype = jnp.dtype(dtype)
         self._mesh = mesh
-        self._shares = 1 if mesh is None else int(np.prod([mesh.shape[axis] for axis in BATCH_AXES]))
+        self._shares = batch_shards(mesh)
         self._params = None
         self._version = 0
 
@@ -118,7 +125,7 @@ class LocalEngine:
 
     def _run(self, program, *args, **statics):
         """Calls a program with the mesh in context: for the call only, lest a suspended generator leave it there."""
-        with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
+        with in_context(self._mesh):
             return program(*args, **statics)
 
     def _put(self, arrays):

@@ -37,6 +37,14 @@ class Sample:
         """Whether the sample may enter a baseline and a loss: scored and not aborted."""
         return self.reward.correct is not None and self.completion.finish_reason != "abort"
 
+    def record(self, problem: Problem) -> dict[str, Any]:
+        """What was asked, answered and found right, for a line of JSON."""
+        completion = self.completion
+        return {"prompt_id": problem.id, "sample_index": completion.request.sample_index, "question": problem.question,
+                "text": self.text, "gold": problem.answer, "answer": self.answer, "correct": self.reward.correct,
+                "completion_ids": completion.completion_ids, "finish_reason": completion.finish_reason,
+                "seed": completion.request.seed}
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -128,8 +136,8 @@ class Sampler:
         options, drawn = self._options, collections.Counter()
         carried_in = self.carried
         ready = [group for group in carried_in if policy_version - group.policy_version <= options.max_carry_age]
-        expired = [group for group in carried_in if policy_version - group.policy_version > options.max_carry_age]
-        generated, filtered, failed, rounds = [], list(expired), 0, 0
+        filtered = [group for group in carried_in if policy_version - group.policy_version > options.max_carry_age]
+        generated, failed, rounds = [], 0, 0
         while len(ready) < options.groups_per_step and rounds < (options.max_rounds if options.dynamic else 1):
             missing = options.groups_per_step - len(ready)
             count = math.ceil(missing * options.oversample) if options.dynamic else missing

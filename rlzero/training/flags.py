@@ -77,12 +77,17 @@ def parse(argv: Sequence[str], *, required: Iterable[str] = ("config", "workdir"
     """
     try:
         config = _parse(argv, required, validate, flag_values)
-        if "verbosity" not in flag_values or not flag_values["verbosity"].present:
-            logging.set_verbosity(logging.WARNING)  # jax and orbax chat at level info
+        quiet(flag_values)
         return config
     except UsageError as error:
         sys.stderr.write("".join(f"error: {line}\n" for line in str(error).splitlines()))
         raise SystemExit(2) from None
+
+
+def quiet(flag_values: flags.FlagValues = flags.FLAGS) -> None:
+    """Keeps jax and orbax, which chat at level info, from the screen unless --verbosity asks for it."""
+    if "verbosity" not in flag_values or not flag_values["verbosity"].present:
+        logging.set_verbosity(logging.WARNING)
 
 
 def _parse(argv, required, validate, flag_values) -> Any:

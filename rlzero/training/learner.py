@@ -4,7 +4,6 @@ A rollout step has P·G responses and `mini_batches` updates per epoch, of sever
 in `steps.py` and `optimizer.py`; here are their order and the arrays on the host.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from rlzero import kernels
 from rlzero.algorithms import Algorithm
 from rlzero.models import transformer, value_head
 from rlzero.models.attention import choose, platform
-from rlzero.models.sharding import BATCH_AXES, batch_sharding, replicated_unless_on
+from rlzero.models.sharding import batch_sharding, batch_shards, in_context, replicated_unless_on
 from rlzero.rollout.sampler import Group
 from rlzero.training.advantages import assign_advantages
 from rlzero.training.batch import Batch, Rows, make_batch, micro_batches
@@ -52,6 +51,10 @@ class LearnerOptions:
     reference_refresh_steps: int = 0
     max_bad_updates: int = 5
     seed: int = 0
+
+    def execution(self, model: transformer.ModelConfig) -> Execution:
+        """How a model of this shape is computed."""
+        return Execution(model, self.temperature, self.dtype, self.remat, self.attention)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Learner:
         self._algorithm, self._options, self._mesh = algorithm, options, mesh
         choose(options.attention, platform=platform(mesh), dtype=options.dtype, head_dim=model.head_dim,
                row_tokens=options.pack_tokens or options.max_completion_length, packed=options.pack_tokens > 0)
-        self._execution = Execution(model, options.temperature, options.dtype, options.remat, options.attention)
+        self._execution = options.execution(model)
         self.arrays: dict[str, Any] = {"policy": init_train_state(params, options.policy)}
         if algorithm.needs_reference:
             self.arrays["reference"] = jax.tree.map(jnp.copy, params)
@@ -134,7 +137,7 @@ class Learner:
         Raises:
           NonFiniteError: `max_bad_updates` updates in a row had a gradient that is not finite.
         """
-        with jax.set_mesh(self._mesh) if self._mesh is not None else contextlib.nullcontext():
+        with in_context(self._mesh):
             return self._step(groups, rollout_step, policy_version)
 
     def _step(self, groups, rollout_step, policy_version):
@@ -198,9 +201,8 @@ class Learner:
         np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
 
     def _micro_batches(self, rows, indices):
-        shards = 1 if self._mesh is None else np.prod([self._mesh.shape[axis] for axis in BATCH_AXES])
         return micro_batches(rows, indices, self._options.micro_batch_size, row_tokens=self._options.pack_tokens,
-                             row_multiple=int(shards))
+                             row_multiple=batch_shards(self._mesh))
 
     def _put(self, micro):
         return jax.device_put(micro, None if self._mesh is None else batch_sharding(self._mesh))

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from rlzero.training.config import OptimizerSection
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerOptions:
@@ -51,6 +53,15 @@ class OptimizerOptions:
         return optax.chain(
             optax.clip_by_global_norm(self.max_grad_norm),
             optax.adamw(self.learning_rate_at, self.beta1, self.beta2, self.eps, weight_decay=self.weight_decay))
+
+
+def optimizer_options(section: OptimizerSection, *, steps: int, updates_per_step: int = 1) -> OptimizerOptions:
+    """The options of a config's section, whose warm-up, like `steps`, counts steps of `updates_per_step` updates."""
+    return OptimizerOptions(
+        learning_rate=section.learning_rate, warmup_updates=section.warmup_steps * updates_per_step,
+        total_updates=steps * updates_per_step, schedule=section.schedule, end_fraction=section.end_fraction,
+        beta1=section.beta1, beta2=section.beta2, eps=section.eps, weight_decay=section.weight_decay,
+        max_grad_norm=section.max_grad_norm)
 
 
 @flax.struct.dataclass

@@ -4,7 +4,6 @@ import dataclasses
 import glob
 import os
 
-from transformers import AutoTokenizer
 
 from rlzero.data.tasks.arithmetic_tokenizer import ID
 from rlzero.models import huggingface
@@ -162,7 +161,7 @@ def _data_problems(data: CorpusSection) -> dict[str, str]:
 
 def _tokenizer_problems(model: PretrainModelSection) -> dict[str, str]:
     path = model.path or model.tokenizer
-    if not path or AutoTokenizer.from_pretrained(huggingface.model_directory(path)).get_vocab() == ID:
+    if not path or huggingface.load_tokenizer(path).get_vocab() == ID:
         return {}
     return {
         "data.corpus": f"--config.data.corpus=arithmetic: generated arithmetic is written in the tokens of the demo "

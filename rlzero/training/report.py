@@ -122,15 +122,11 @@ def _records(rollout: Rollout, advantages: np.ndarray):
     for group in rollout.generated:
         trained = position.get(id(group))
         for g, sample in enumerate(group.samples):
-            completion, reward = sample.completion, sample.reward
-            yield {
-                "prompt_id": group.problem.id, "sample_index": completion.request.sample_index,
-                "question": group.problem.question, "text": sample.text, "gold": group.problem.answer,
-                "answer": sample.answer, "correct": reward.correct, "rewards": reward.parts, "reward": reward.total,
-                "completion_tokens": len(completion.completion_ids), "completion_ids": completion.completion_ids,
-                "finish_reason": completion.finish_reason, "fate": _fate(group, trained, carried),
+            yield sample.record(group.problem) | {
+                "rewards": sample.reward.parts, "reward": sample.reward.total,
+                "completion_tokens": len(sample.completion.completion_ids), "fate": _fate(group, trained, carried),
                 "advantage": None if trained is None else float(advantages[trained, g]),
-                "policy_version": completion.policy_version, "seed": completion.request.seed}
+                "policy_version": sample.completion.policy_version}
 
 
 def _fate(group: Group, trained: int | None, carried: set[int]) -> str:

@@ -45,12 +45,6 @@ class Execution:
         return {"dtype": jnp.dtype(self.dtype), "remat": self.remat, "attention_implementation": self.attention}
 
 
-def looks_at_whole_responses(algorithm: Algorithm) -> bool:
-    """Whether a token's term depends on the other tokens of its response, which rows of their own are needed for."""
-    sequence_importance = algorithm.importance_cap is not None and algorithm.importance_level == "sequence"
-    return algorithm.surrogate == "gspo" or sequence_importance
-
-
 @functools.partial(jax.jit, static_argnames="execution")
 def score(params: Any, rows: Rows, *, execution: Execution) -> jax.Array:
     """Log-probabilities `[B, S]` of the rows' targets, at the temperature they were sampled with."""
@@ -68,7 +62,7 @@ def score_values(critic_params: Any, rows: Rows, *, execution: Execution) -> jax
 def accumulate_policy(params: Any, gradient: Any, rows: Rows, *, execution: Execution,
                       algorithm: Algorithm) -> tuple[Any, jax.Array, dict]:
     """Adds the policy gradient of one micro-batch to `gradient`; also returns its loss and (sum, weight) metrics."""
-    loss = _row_loss if looks_at_whole_responses(algorithm) else _token_loss
+    loss = _row_loss if algorithm.needs_whole_responses else _token_loss
     value_and_grad = jax.value_and_grad(loss, has_aux=True)
     (value, metrics), new = value_and_grad(params, rows, execution, algorithm)
     return _added(gradient, new), value, metrics

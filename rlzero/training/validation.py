@@ -136,8 +136,7 @@ def _pack_tokens(pack_tokens: int, max_prompt_length: int, max_completion_length
 
 
 def _packed_responses(pack_tokens: int, surrogate: str, importance_cap: float | None, level: str) -> str | None:
-    whole = surrogate == "gspo" or (importance_cap is not None and level == "sequence")
-    if pack_tokens == 0 or not whole:
+    if pack_tokens == 0 or not algorithms.looks_at_whole_responses(surrogate, importance_cap, level):
         return None
     return (f"--config.learner.pack_tokens={pack_tokens}: an algorithm with one ratio per response "
             "(--config.algorithm.surrogate=gspo or importance_level=sequence) needs a row for each; use "
