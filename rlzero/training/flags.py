@@ -28,6 +28,7 @@ from ml_collections import config_flags
 
 from rlzero.training import config as config_lib
 from rlzero.training import saved_config
+from rlzero.training import sections
 from rlzero.training import validation
 
 _OVERRIDE = re.compile(r"--?(?P<no>no)?config\.(?P<name>[^=]*)(?P<given>=(?P<value>.*))?", re.DOTALL)
@@ -50,7 +51,7 @@ def define_flags(flag_values: flags.FlagValues = flags.FLAGS) -> None:
     flags.disclaim_key_flags()  # so that --help of a program lists them
     if "config" in flag_values:
         return
-    config_flags.register_flag_parser_for_type(config_lib.OptionalFloat, _OptionalFloatParser())
+    config_flags.register_flag_parser_for_type(sections.OptionalFloat, _OptionalFloatParser())
     config_flags.DEFINE_config_file(
         "config", None, "Config file with get_config(), and its argument: configs/demo.py:dapo; or the config.json of "
         "a run. Any setting can follow by its path: --config.optimizer.learning_rate=3e-6.",

@@ -29,7 +29,7 @@ _response_weights = jax.jit(kernels.response_weights, static_argnames=("normaliz
 
 @dataclasses.dataclass(frozen=True)
 class LearnerOptions:
-    """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.config`.
+    """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.sections`.
 
     `dtype` is that of activations and matrix products, `attention` one of `models.attention.IMPLEMENTATIONS`.
     """

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rlzero.training.config import OptimizerSection
+from rlzero.training.sections import OptimizerSection
 
 
 @dataclasses.dataclass(frozen=True)

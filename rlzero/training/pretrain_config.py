@@ -8,8 +8,9 @@ import os
 from rlzero.data.tasks.arithmetic_tokenizer import ID
 from rlzero.models import huggingface
 from rlzero.training import config as config_lib
+from rlzero.training import sections
 from rlzero.training import validation
-from rlzero.training.config import setting
+from rlzero.training.sections import setting
 
 
 @dataclasses.dataclass
@@ -46,7 +47,7 @@ class CorpusSection:
 
 
 @dataclasses.dataclass
-class PretrainOptimizerSection(config_lib.OptimizerSection):
+class PretrainOptimizerSection(sections.OptimizerSection):
     """AdamW, warmed up and then let down by a cosine. Steps are optimizer updates."""
 
     learning_rate: float = setting(3e-4, "(0, 1]")

@@ -1,7 +1,7 @@
 """Says what is wrong with a config, all of it at once, before any device work.
 
 Every sentence names the flag, the value it has, what was expected, and a value that works. The limits of one field
-stand beside the field in `config.py`; the rules here are about fields that must fit together.
+stand beside the field in `sections.py`; the rules here are about fields that must fit together.
 """
 
 import dataclasses
@@ -12,9 +12,10 @@ from typing import Any
 
 from rlzero import algorithms
 from rlzero.training import config as config_lib
+from rlzero.training import sections
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text",
-          config_lib.OptionalFloat: "a number or none"}
+          sections.OptionalFloat: "a number or none"}
 
 
 def validate(config: config_lib.Config) -> None:
@@ -73,7 +74,7 @@ def _expected(field: dataclasses.Field, value: Any) -> str:
 
 
 def _has_type(value: Any, kind: Any) -> bool:
-    if kind is config_lib.OptionalFloat:
+    if kind is sections.OptionalFloat:
         return value is None or _has_type(value, float)
     if kind in (int, float):
         return isinstance(value, (int, kind)) and not isinstance(value, bool)
