@@ -65,9 +65,9 @@ def test_a_run_leaves_everything_it_promises(straight):
         assert any(name in line for line in metrics), name
     for line in metrics:
         fates = {fate: line[f"rollout/{fate}"]
-                 for fate in ("generated", "carried_in", "trained", "filtered", "failed", "carried_out")}
+                 for fate in ("generated", "carried_in", "trained", "filtered", "failed", "abandoned", "carried_out")}
         assert fates["generated"] + fates["carried_in"] == (
-            fates["trained"] + fates["filtered"] + fates["failed"] + fates["carried_out"])
+            fates["trained"] + fates["filtered"] + fates["failed"] + fates["abandoned"] + fates["carried_out"])
         assert len(_lines(workdir / f"rollouts/step_{line['step']:06d}.jsonl")) == fates["generated"]
     assert list(workdir.glob("tensorboard/**/events*"))
     assert "prompts per step" in done.stdout and "step 4/4" in done.stdout and "held-out accuracy" in done.stdout

@@ -1,15 +1,20 @@
 """What a rollout engine is: requests go in as token ids, completions come out exactly as sampled.
 
-The trainer and the sampler know only this file. `local.LocalEngine` implements it in process; engines behind a network
-implement the same three methods.
+The trainer and the sampler know only this file. `local.LocalEngine` implements it in process, `sglang.SGLangEngine`
+with servers on other hosts.
 """
 
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 FinishReason = Literal["stop", "length", "abort"]
+Pairs = dict[str, tuple[float, float]]  # metrics: name -> (sum, weight)
+
+
+class RolloutError(TimeoutError):
+    """No engine can complete what was asked within the time it was given; says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +55,14 @@ class Request:
     seed: int
 
 
+class Span(NamedTuple):
+    """The tokens `start` to `end` (excluded) of a completion were sampled by policy `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Completion:
     """A sampled completion, token for token.
@@ -59,7 +72,9 @@ class Completion:
       completion_ids: ids as sampled, the stop token included; never re-tokenized.
       rollout_logprobs: log-probability of each id under the distribution it was drawn from, same length.
       finish_reason: "stop" (a stop id was sampled), "length" (budget used up) or "abort" (never trained on).
-      policy_version: number of parameter updates behind the weights that sampled it.
+      policy_version: number of parameter updates behind the weights that sampled it; of the oldest ones where the
+        weights changed on the way.
+      spans: which weights sampled which tokens, where an engine can tell them apart; empty: all by `policy_version`.
     """
 
     request: Request
@@ -67,6 +82,7 @@ class Completion:
     rollout_logprobs: tuple[float, ...]
     finish_reason: FinishReason
     policy_version: int
+    spans: tuple[Span, ...] = ()
 
     def __post_init__(self):
         if len(self.completion_ids) != len(self.rollout_logprobs):
@@ -78,10 +94,20 @@ class Engine(Protocol):
     """Samples completions with the newest weights it was given."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
-        """Yields one completion per request, in the order they finish; closing the iterator abandons the rest."""
+        """Yields at most one completion per request, in the order they finish; closing the iterator abandons the rest.
+
+        Raises:
+          RolloutError: nothing can be completed any more.
+        """
 
     def update_weights(self, params: Any, version: int) -> None:
         """Makes `params` the weights of every later request."""
+
+    def metrics(self) -> Pairs:
+        """What the engine counted and timed since the last call."""
+
+    def close(self) -> None:
+        """Lets go of servers, threads and files."""
 
 
 def request_seed(run_seed: int, step: int, prompt_id: str, sample_index: int) -> int:

@@ -3,12 +3,15 @@
 A group is the G completions of one prompt. Plain sampling takes the wanted number of prompts and is done. Dynamic
 sampling (DAPO, arXiv 2503.14476, section 3.2) keeps drawing until it holds the wanted number of groups with contrast,
 0 < correct < G, decided on correctness counts and never on shaped rewards. What it holds beyond that number is carried
-to the next step. Every response is accounted for:
+to the next step. Groups are looked at in the order in which they were drawn, however they finish, so that short
+answers have no advantage; once enough of the first ones have contrast, the rest of the round is abandoned. Every
+response is accounted for:
 
-    generated + carried in = trained + filtered + failed + carried out
+    generated + carried in = trained + filtered + failed + abandoned + carried out
 """
 
 import collections
+import contextlib
 import dataclasses
 import json
 import math
@@ -17,7 +20,7 @@ from typing import Any, Literal
 
 from rlzero.data.problems import Problem
 from rlzero.rewards import Reward
-from rlzero.rollout.engine import Completion, Engine, Request, Sampling, request_seed
+from rlzero.rollout.engine import Completion, Engine, Request, RolloutError, Sampling, Span, request_seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Sample:
         return {"prompt_id": problem.id, "sample_index": completion.request.sample_index, "question": problem.question,
                 "text": self.text, "gold": problem.answer, "answer": self.answer, "correct": self.reward.correct,
                 "completion_ids": completion.completion_ids, "finish_reason": completion.finish_reason,
+                "policy_version": completion.policy_version, "version_spans": completion.spans,
                 "seed": completion.request.seed}
 
 
@@ -80,7 +84,8 @@ class Rollout:
       generated: every group generated in this step, the filtered ones included: what rewards and lengths are
         averaged over.
       carried: groups kept for the next step.
-      account: responses by fate, `{"generated", "carried_in", "trained", "filtered", "failed", "carried_out"}`.
+      account: responses by fate, `{"generated", "carried_in", "trained", "filtered", "failed", "abandoned",
+        "carried_out"}`; "generated" counts what was asked for.
       rounds: generation rounds used.
     """
 
@@ -96,6 +101,7 @@ class SamplerOptions:
     """See `RolloutSection` in `rlzero.training.config`, where these are set and explained.
 
     `min_usable` is the smallest group worth training on: 2 where samples are compared with each other, 1 with a critic.
+    `on_lost` says what becomes of a group of which the engine lost a response: train what is there, or ask again.
     """
 
     group_size: int
@@ -106,6 +112,7 @@ class SamplerOptions:
     on_exhausted: Literal["train_partial", "skip", "error"] = "train_partial"
     max_carry_age: int = 1
     min_usable: int = 2
+    on_lost: Literal["train", "redo"] = "train"
 
 
 class Sampler:
@@ -132,31 +139,33 @@ class Sampler:
 
         Raises:
           RuntimeError: dynamic sampling ran out of rounds and `on_exhausted` is "error".
+          RolloutError: the engine completed nothing of what was asked.
         """
         options, drawn = self._options, collections.Counter()
         carried_in = self.carried
         ready = [group for group in carried_in if policy_version - group.policy_version <= options.max_carry_age]
         filtered = [group for group in carried_in if policy_version - group.policy_version > options.max_carry_age]
-        generated, failed, rounds = [], 0, 0
+        generated, lost, rounds = [], collections.Counter(), 0
         while len(ready) < options.groups_per_step and rounds < (options.max_rounds if options.dynamic else 1):
             missing = options.groups_per_step - len(ready)
-            count = math.ceil(missing * options.oversample) if options.dynamic else missing
-            groups, lost = self._generate(step, count, drawn)
+            groups = self._generate(step, missing, drawn, lost)
             rounds += 1
             generated += groups
-            failed += lost
             for group in groups:
                 if group.usable < options.min_usable:
-                    failed += len(group.samples)
+                    lost["failed"] += len(group.samples)
                 elif options.dynamic and not group.has_contrast:
                     filtered.append(group)
                 else:
                     ready.append(group)
+        asked = sum(drawn.values()) * options.group_size
+        if asked and lost["unanswered"] == asked:
+            raise RolloutError(f"none of {asked} responses came back; the warnings above say why")
         chosen, self.carried = self._divide(ready, rounds, filtered)
         account = {
-            "generated": sum(drawn.values()) * options.group_size, "carried_in": _responses(carried_in),
-            "trained": _responses(chosen), "filtered": _responses(filtered), "failed": failed,
-            "carried_out": _responses(self.carried)}
+            "generated": asked, "carried_in": _responses(carried_in),
+            "trained": _responses(chosen), "filtered": _responses(filtered), "failed": lost["failed"],
+            "abandoned": lost["abandoned"], "carried_out": _responses(self.carried)}
         return Rollout(chosen, generated, self.carried, account, rounds)
 
     def _divide(self, ready, rounds, filtered):
@@ -173,24 +182,42 @@ class Sampler:
             f"({solved} groups all correct, {wrong} all wrong); use easier or harder problems, raise "
             "--config.rollout.max_generation_rounds, or set --config.rollout.on_exhausted=train_partial")
 
-    def _generate(self, step, count, drawn):
-        """Completes `count` prompts; returns their groups and the number of responses that did not come back."""
-        requests, problems = [], {}
+    def _generate(self, step, missing, drawn, lost):
+        """Completes as many prompts as it may take to find `missing` groups; counts in `lost` what did not come back.
+
+        Returns:
+          Complete groups, and those that lost some of their responses for good, in the order of their prompts.
+        """
+        options = self._options
+        count = math.ceil(missing * options.oversample) if options.dynamic else missing
+        requests, round_ = self._draw(step, count, drawn)
+        with contextlib.closing(self._engine.generate(requests, self._sampling)) as completions:
+            for completion in completions:
+                round_.add(completion)
+                if options.dynamic and round_.ready() >= missing:
+                    groups = round_.groups(complete=True)
+                    lost["abandoned"] += len(requests) - _responses(groups)
+                    return groups
+        if options.on_lost == "redo" and (again := round_.unanswered(requests)):
+            for completion in self._engine.generate(again, self._sampling):
+                round_.add(completion)
+        groups = round_.groups()
+        lost["unanswered"] += len(round_.unanswered(requests))
+        lost["failed"] += len(requests) - _responses(groups)
+        return groups
+
+    def _draw(self, step, count, drawn):
+        """The requests for the next `count` prompts, and the round that gathers their samples."""
+        problems, requests, size = {}, [], self._options.group_size
         for _ in range(count):
             problem = next(self._prompts)
-            first = drawn[problem.id] * self._options.group_size
+            number = drawn[problem.id]
             drawn[problem.id] += 1
-            problems[problem.id] = problem
+            problems[problem.id, number] = problem
             requests += [Request(problem.id, index, problem.prompt_ids,
                                  request_seed(self._run_seed, step, problem.id, index))
-                         for index in range(first, first + self._options.group_size)]
-        completions = self._engine.generate(requests, self._sampling)
-        grouped = group_completions(completions, self._options.group_size)
-        drawn_order = dict.fromkeys((request.prompt_id, request.sample_index // self._options.group_size)
-                                    for request in requests)
-        groups = [Group(problems[key[0]], tuple(self._score(problems[key[0]], c) for c in grouped[key]))
-                  for key in drawn_order if key in grouped]
-        return groups, len(requests) - _responses(groups)
+                         for index in range(number * size, (number + 1) * size)]
+        return requests, _Round(problems, self._score, self._options)
 
     def get_state(self) -> list[dict]:
         """The carried groups, as plain JSON."""
@@ -201,19 +228,59 @@ class Sampler:
         self.carried = [_group_from(raw) for raw in state]
 
 
-def group_completions(completions: Iterable[Completion],
-                      group_size: int) -> dict[tuple[str, int], list[Completion]]:
-    """Groups completions by prompt id, never by position, and orders each group by sample index.
+class _Round:
+    """The samples of one round of generation, as they arrive."""
+
+    def __init__(self, problems: dict[tuple[str, int], Problem], score: Callable, options: SamplerOptions):
+        self._problems, self._score, self._options = problems, score, options
+        self._samples: dict[tuple[str, int], dict[int, Sample]] = {key: {} for key in problems}
+        self._ahead = collections.deque(problems)  # groups from the first one that is not complete on
+        self._ready = 0
+
+    def add(self, completion: Completion) -> None:
+        """Scores a completion and puts it into its group."""
+        key = group_key(completion.request, self._options.group_size)
+        self._samples[key][completion.request.sample_index] = self._score(self._problems[key], completion)
+
+    def ready(self) -> int:
+        """How many of the first groups, up to one that is not complete, have contrast."""
+        while self._ahead and len(self._samples[self._ahead[0]]) == self._options.group_size:
+            group = self._group(self._ahead.popleft())
+            self._ready += group.has_contrast and group.usable >= self._options.min_usable
+        return self._ready
+
+    def groups(self, *, complete: bool = False) -> list[Group]:
+        """The groups with a sample, or the complete ones only, in the order of their prompts."""
+        fewest = self._options.group_size if complete else 1
+        return [self._group(key) for key, found in self._samples.items() if len(found) >= fewest]
+
+    def unanswered(self, requests: list[Request]) -> list[Request]:
+        """The requests for which no completion came, or an aborted one."""
+        def answered(request):
+            sample = self._samples[group_key(request, self._options.group_size)].get(request.sample_index)
+            return sample is not None and sample.completion.finish_reason != "abort"
+
+        return [request for request in requests if not answered(request)]
+
+    def _group(self, key):
+        found = self._samples[key]
+        return Group(self._problems[key], tuple(found[index] for index in sorted(found)))
+
+
+def group_key(request: Request, group_size: int) -> tuple[str, int]:
+    """What makes a group: the prompt's id, never a position.
 
     A prompt drawn twice in one step has sample indices beyond `group_size`; these form a group of their own.
-
-    Returns:
-      {(prompt_id, sample_index // group_size): completions}.
     """
+    return request.prompt_id, request.sample_index // group_size
+
+
+def group_completions(completions: Iterable[Completion],
+                      group_size: int) -> dict[tuple[str, int], list[Completion]]:
+    """Completions by `group_key`, each group ordered by sample index."""
     groups = collections.defaultdict(list)
     for completion in completions:
-        request = completion.request
-        groups[request.prompt_id, request.sample_index // group_size].append(completion)
+        groups[group_key(completion.request, group_size)].append(completion)
     return {key: sorted(members, key=lambda c: c.request.sample_index) for key, members in groups.items()}
 
 
@@ -226,6 +293,7 @@ def _group_from(raw: dict[str, Any]) -> Group:
         request = fields["request"] | {"prompt_ids": tuple(fields["request"]["prompt_ids"])}
         return Completion(**fields | {"request": Request(**request),
                                       "completion_ids": tuple(fields["completion_ids"]),
+                                      "spans": tuple(Span(*span) for span in fields["spans"]),
                                       "rollout_logprobs": tuple(fields["rollout_logprobs"])})
 
     problem = Problem(**raw["problem"] | {"prompt_ids": tuple(raw["problem"]["prompt_ids"])})

@@ -9,7 +9,7 @@ from toys import RIGHT, UNSCORED, WRONG, ScriptedEngine, completion, score
 
 from rlzero.data import Problem
 from rlzero.rewards import Reward
-from rlzero.rollout.engine import Sampling, request_seed
+from rlzero.rollout.engine import RolloutError, Sampling, request_seed
 from rlzero.rollout.sampler import Group, Sample, Sampler, SamplerOptions, group_completions
 
 SAMPLING = Sampling(max_new_tokens=16, stop_ids=(1,))
@@ -29,6 +29,11 @@ def number(request):
     return int(request.prompt_id[1:])
 
 
+def last_first(requests):
+    """The order in which nothing can be abandoned: the first group is complete when all others are."""
+    return requests[::-1]
+
+
 def mixed(request):
     """Every group has contrast."""
     return RIGHT if request.sample_index % 2 else WRONG
@@ -37,7 +42,8 @@ def mixed(request):
 def assert_accounted(rollout):
     account = rollout.account
     assert (account["generated"] + account["carried_in"]
-            == account["trained"] + account["filtered"] + account["failed"] + account["carried_out"]), account
+            == account["trained"] + account["filtered"] + account["failed"]
+            + account["abandoned"] + account["carried_out"]), account
 
 
 def ids_of(groups):
@@ -118,7 +124,7 @@ def test_what_did_not_come_back_leaves_short_groups_and_is_counted():
     rollout = make_sampler(outcome, options)[0].collect(0, 0)
     assert [len(group.samples) for group in rollout.groups] == [4, 3]  # a group of one cannot be compared
     assert rollout.account == {
-        "generated": 16, "carried_in": 0, "trained": 7, "filtered": 0, "failed": 9, "carried_out": 0}
+        "generated": 16, "carried_in": 0, "trained": 7, "filtered": 0, "failed": 9, "abandoned": 0, "carried_out": 0}
 
 
 def test_a_critic_can_learn_from_a_group_of_one():
@@ -171,22 +177,79 @@ def test_what_is_all_right_or_all_wrong_is_replaced_and_still_reported():
 def test_surplus_groups_are_carried_and_trained_once():
     """8 wanted and 11 drawn: 3 are kept, and the next step draws for the 5 that are missing."""
     options = SamplerOptions(group_size=2, groups_per_step=8, dynamic=True, oversample=1.375)
-    sampler, engine = make_sampler(mixed, options)
+    sampler, engine = make_sampler(mixed, options, order=last_first)
     first = sampler.collect(0, 0)
     assert len(engine.calls[0]) == 11 * 2 and len(first.groups) == 8 and len(sampler.carried) == 3
     engine.update_weights(None, 1)
     second = sampler.collect(1, 1)
     assert len(engine.calls[1]) == 7 * 2  # ceil(5 * 1.375)
     assert second.account == {
-        "generated": 14, "carried_in": 6, "trained": 16, "filtered": 0, "failed": 0, "carried_out": 4}
+        "generated": 14, "carried_in": 6, "trained": 16, "filtered": 0, "failed": 0, "abandoned": 0, "carried_out": 4}
     assert second.groups[:3] == list(first.generated[8:]) and len(second.generated) == 7
     trained = ids_of(first.groups) + ids_of(second.groups)
     assert len(set(trained)) == len(trained) == 16
 
 
+class Closable:
+    """An iterator that notes how far it was read and whether it was closed."""
+
+    def __init__(self, items):
+        self.items, self.read, self.closed = iter(items), 0, False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.read += 1
+        return next(self.items)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("late, read", [(None, 4), (0, 8)])
+def test_a_round_is_abandoned_once_its_first_groups_suffice(late, read):
+    """Which groups are trained is decided by the order of prompts; one that finishes late is waited for."""
+    def order(requests):
+        return sorted(requests, key=lambda request: number(request) == late)
+
+    options = SamplerOptions(group_size=2, groups_per_step=2, dynamic=True, oversample=2.0)
+    sampler, engine = make_sampler(mixed, options, order=order)
+    streams, generate = [], engine.generate
+    engine.generate = lambda *args: streams.append(Closable(generate(*args))) or streams[-1]
+    rollout = sampler.collect(0, 0)
+    assert ids_of(rollout.groups) == ["p0000", "p0001"]
+    assert streams[0].closed and streams[0].read == read
+    assert rollout.account["abandoned"] == 8 - read and rollout.account["carried_out"] == read - 4
+    assert_accounted(rollout)
+
+
+def test_lost_responses_are_asked_for_again_with_their_seeds():
+    asked = []
+
+    def outcome(request):
+        asked.append(request)
+        return "abort" if request.sample_index == 1 and asked.count(request) == 1 else mixed(request)
+
+    options = SamplerOptions(group_size=2, groups_per_step=2, on_lost="redo")
+    sampler, engine = make_sampler(outcome, options)
+    rollout = sampler.collect(0, 0)
+    assert [len(call) for call in engine.calls] == [4, 2]
+    assert set(engine.calls[1]) == {request for request in engine.calls[0] if request.sample_index == 1}
+    assert [group.usable for group in rollout.groups] == [2, 2] and rollout.account["failed"] == 0
+    assert_accounted(rollout)
+
+
+@pytest.mark.parametrize("trouble", ["lost", "abort"])
+def test_a_step_of_which_nothing_came_back_is_an_error(trouble):
+    sampler, _ = make_sampler(lambda request: trouble, SamplerOptions(group_size=2, groups_per_step=2))
+    with pytest.raises(RolloutError, match="none of 4 responses came back"):
+        sampler.collect(0, 0)
+
+
 def test_enough_carried_groups_need_no_generation():
     options = SamplerOptions(group_size=2, groups_per_step=2, dynamic=True, oversample=2.0)
-    sampler, engine = make_sampler(mixed, options)
+    sampler, engine = make_sampler(mixed, options, order=last_first)
     sampler.collect(0, 0)
     rollout = sampler.collect(1, 1)
     assert len(engine.calls) == 1 and rollout.rounds == 0 and rollout.generated == [] and len(rollout.groups) == 2
@@ -196,7 +259,7 @@ def test_enough_carried_groups_need_no_generation():
 @pytest.mark.parametrize("age, kept", [(0, 2), (2, 2), (3, 0)])
 def test_carried_groups_that_are_too_old_are_dropped_and_counted(age, kept):
     options = SamplerOptions(group_size=2, groups_per_step=2, dynamic=True, oversample=2.0, max_carry_age=2)
-    sampler, engine = make_sampler(mixed, options)
+    sampler, engine = make_sampler(mixed, options, order=last_first)
     sampler.collect(0, 0)
     rollout = sampler.collect(1, age)
     assert [group.policy_version for group in rollout.groups] == [0, 0]
@@ -266,11 +329,18 @@ def test_every_response_is_accounted_for_in_any_scenario(dynamic):
             kinds = (RIGHT, WRONG, UNSCORED, "abort", "lost")
             return kinds[np.random.default_rng(request.seed).choice(5, p=shares)]
 
-        sampler, engine = make_sampler(outcome, options, prompts=itertools.cycle(numbered(7)), run_seed=seed)
+        order = (list, last_first, lambda requests, rng=rng: rng.permutation(np.array(requests, object)))[seed % 3]
+        sampler, engine = make_sampler(outcome, options, prompts=itertools.cycle(numbered(7)), run_seed=seed,
+                                       order=order)
         seeds, version, carried = [], 0, 0
         for step in range(4):
             engine.version, calls = version, len(engine.calls)
-            rollout = sampler.collect(step, version)
+            try:
+                rollout = sampler.collect(step, version)
+            except RolloutError:
+                asked = [request for call in engine.calls[calls:] for request in call]
+                assert all(outcome(request) in ("lost", "abort") for request in asked)
+                break
             account = rollout.account
             assert_accounted(rollout)
             assert account["carried_in"] == carried and account["carried_out"] == sum(
@@ -293,13 +363,14 @@ def test_a_sampler_restored_from_json_goes_on_identically():
         return (RIGHT, WRONG)[request.seed % 2] if number(request) % 3 else UNSCORED
 
     options = SamplerOptions(group_size=3, groups_per_step=3, dynamic=True, oversample=3.0)
-    sampler, engine = make_sampler(outcome, options)
+    sampler, engine = make_sampler(outcome, options, order=last_first)
     for step in range(3):
         sampler.collect(step, step)
     drawn = sum(len(call) for call in engine.calls) // 3
     text = json.dumps(sampler.get_state())
     assert sampler.carried
-    other, _ = make_sampler(outcome, options, prompts=itertools.cycle(numbered(1000 - drawn, drawn)))
+    other, _ = make_sampler(outcome, options, prompts=itertools.cycle(numbered(1000 - drawn, drawn)),
+                            order=last_first)
     other.set_state(json.loads(text))
     assert other.carried == sampler.carried and other.get_state() == json.loads(text)
     for step in range(3, 6):

@@ -16,7 +16,7 @@ from rlzero.training.report import Report
 
 TIMES = {"time/rollout_seconds": (2.0, 1.0), "time/train_seconds": (1.0, 1.0), "time/evaluation_seconds": (5.0, 1.0)}
 PROMPTS = types.SimpleNamespace(drawn=6, epochs=1.5)
-ACCOUNT = {"generated": 6, "carried_in": 0, "trained": 2, "filtered": 2, "failed": 0, "carried_out": 2}
+ACCOUNT = {"generated": 6, "carried_in": 0, "trained": 2, "filtered": 2, "failed": 0, "abandoned": 0, "carried_out": 2}
 
 
 def group(name, *rewards):

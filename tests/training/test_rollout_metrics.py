@@ -11,7 +11,7 @@ from rlzero.rollout.sampler import Group, Rollout, Sample
 from rlzero.training.metrics import finalize
 from rlzero.training.rollout_metrics import rollout_metrics
 
-ACCOUNT = {"generated": 10, "carried_in": 2, "trained": 4, "filtered": 4, "failed": 2, "carried_out": 2}
+ACCOUNT = {"generated": 10, "carried_in": 2, "trained": 4, "filtered": 4, "failed": 2, "abandoned": 0, "carried_out": 2}
 
 
 def shaped(prompt, index, length, correct, penalty, *, reason="stop", answer="1"):
@@ -35,7 +35,8 @@ def test_numbers_by_hand():
     metrics = finalize(rollout_metrics(Rollout([MIXED], [MIXED, SHORT, SAME, ABORTED], [], ACCOUNT, 3)))
     assert metrics == pytest.approx({
         "rollout/generated": 10, "rollout/carried_in": 2, "rollout/trained": 4, "rollout/filtered": 4,
-        "rollout/failed": 2, "rollout/carried_out": 2, "rollout/rounds": 3, "rollout/tokens": 39,
+        "rollout/failed": 2, "rollout/abandoned": 0,
+        "rollout/carried_out": 2, "rollout/rounds": 3, "rollout/tokens": 39,
         "rollout/truncated_fraction": 1 / 7,
         "reward/mean": (3 - 1.25) / 5, "reward/accuracy": 3 / 5, "reward/correctness": 3 / 5,
         "reward/overlong": -1.25 / 5, "reward/unscored_fraction": 2 / 7, "reward/unanswered_fraction": 2 / 7,
