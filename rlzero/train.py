@@ -7,7 +7,8 @@ groups have contrast), update the policy on them, hand the new weights to the en
 is in `rlzero.training.config.Config`; this file strings the parts together.
 
 Exit codes: 0 done; 2 a command line or config that cannot be followed; 3 too many non-finite updates in a row (their
-batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint could not be written; 128 + n stopped by signal n, after a save.
+batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint could not be written; 5 no rollout server that can be trained
+from, after a save; 128 + n stopped by signal n, after a save.
 The same command again goes on from the newest complete checkpoint.
 """
 
@@ -30,8 +31,9 @@ from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
 from rlzero.models import huggingface, transformer
 from rlzero.models.sharding import make_mesh, parameter_shardings
-from rlzero.rollout.engine import Sampling
-from rlzero.rollout.local import LocalEngine
+from rlzero.rollout.engine import Engine, RolloutError, Sampling
+from rlzero.rollout.handshake import HandshakeError
+from rlzero.rollout.pipeline import Pipeline
 from rlzero.rollout.sampler import Sampler, SamplerOptions
 from rlzero.rollout.scoring import make_scorer
 from rlzero.training import flags as flags_lib
@@ -39,6 +41,7 @@ from rlzero.training.checkpoints import CheckpointError, Checkpoints
 from rlzero.training.clock import Clock
 from rlzero.training.config import Config, save_resolved
 from rlzero.training.display import batch_table
+from rlzero.training.engines import make_engine
 from rlzero.training.interruption import Interruption
 from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError
 from rlzero.training.optimizer import optimizer_options
@@ -52,7 +55,8 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
     clock = Clock()
     with contextlib.ExitStack() as stack:
         with clock.phase("setup"), errors_in_a_line():
-            run = make_run(config)
+            run = make_run(config, workdir)
+            stack.callback(run.close)
             checkpoints = stack.enter_context(Checkpoints(workdir, keep=config.checkpoint.keep))
             progress = restore(run, checkpoints)
             changes = save_resolved(config, workdir)
@@ -63,14 +67,15 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
                 progress.before = assess(run)
             report.evaluation(progress.step, progress.before)
         while progress.step < config.steps and not interruption:
-            with clock.phase("rollout"):
-                rollout = run.sampler.collect(progress.step, progress.policy_version)
+            with clock.phase("rollout"), saving_first(run, report, checkpoints, progress, clock):
+                rollout = run.pipeline.next(progress.step)
             with clock.phase("train"):
                 result = run.learner.step(rollout.groups, progress.step, progress.policy_version)
                 progress.policy_version += result.updated
-                run.engine.update_weights(run.learner.params, progress.policy_version)
             progress.step += 1
-            report.step(progress.step, rollout, result, clock.lap(), run.prompts)
+            report.step(progress.step, rollout, result, clock.lap() | run.engine.metrics(), run.prompts)
+            with clock.phase("sync"), saving_first(run, report, checkpoints, progress, clock):
+                run.pipeline.publish(run.learner.params, progress.policy_version)
             if due(progress.step, config.evaluation.every_steps) and progress.step < config.steps:
                 with clock.phase("evaluation"):
                     report.evaluation(progress.step, assess(run))
@@ -82,11 +87,11 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             report.flush()
             save(run, checkpoints, progress, clock)
             checkpoints.wait()
-    if progress.step >= config.steps:
-        with clock.phase("evaluation"):
-            after = assess(run)
-        report.evaluation(progress.step, after)
-        report.closing(progress.step, progress.before, after, progress.seconds_with(clock))
+        if progress.step >= config.steps:
+            with clock.phase("evaluation"):
+                after = assess(run)
+            report.evaluation(progress.step, after)
+            report.closing(progress.step, progress.before, after, progress.seconds_with(clock))
     report.close()
     clock.close()
 
@@ -96,9 +101,24 @@ def errors_in_a_line() -> Iterator[None]:
     """Ends the program with the sentence of an error and exit code 2: for what only shows once devices are at work."""
     try:
         yield
+    except RolloutError:  # an OSError with an exit code of its own
+        raise
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+
+
+@contextlib.contextmanager
+def saving_first(run: "Run", report: Report, checkpoints: Checkpoints, progress: "Progress",
+                 clock: Clock) -> Iterator[None]:
+    """Where rollouts fail for good, saves what was trained before the error goes on its way."""
+    try:
+        yield
+    except (RolloutError, HandshakeError):
+        report.flush()
+        save(run, checkpoints, progress, clock)
+        checkpoints.wait()
+        raise
 
 
 @dataclasses.dataclass
@@ -106,14 +126,19 @@ class Run:
     """The parts of a run, made from its config."""
 
     config: Config
-    engine: LocalEngine
+    engine: Engine
     prompts: PromptIterator
-    sampler: Sampler
+    pipeline: Pipeline
     learner: Learner
     held_out: list[problems_lib.Problem]
     stop_ids: tuple[int, ...]
     tokenizer: Any
     description: str
+
+    def close(self) -> None:
+        """Ends threads and connections; what is being sampled is dropped."""
+        self.engine.close()
+        self.pipeline.close()
 
 
 @dataclasses.dataclass
@@ -131,7 +156,7 @@ class Progress:
         return {phase: self.seconds.get(phase, 0.0) + clock.total.get(phase, 0.0) for phase in sorted(phases)}
 
 
-def make_run(config: Config) -> Run:
+def make_run(config: Config, workdir: pathlib.Path) -> Run:
     """Loads the model, prepares the problems, and makes engine, sampler and learner."""
     algorithm = config.algorithm.freeze()
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
@@ -151,13 +176,14 @@ def make_run(config: Config) -> Run:
         max_prompt_length=limit)
     problems_lib.refuse_overlap(training, held_out)
     prompts = PromptIterator(training, seed=config.seed)
-    engine = LocalEngine(model, dtype=compute_dtype, mesh=mesh)
-    engine.update_weights(params, 0)
+    engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
     score = make_scorer(
         tokenizer, max_completion_length=config.rollout.max_completion_length, truncated=algorithm.truncated,
         correct=config.reward.correct, wrong=config.reward.wrong, overlong_fraction=algorithm.overlong_fraction)
     sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
     sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
+    pipeline = Pipeline(sampler, engine, prompts, steps=config.steps, max_staleness=config.rollout.max_staleness,
+                        on_update=config.rollout.on_update)
     learner = Learner(model, algorithm, learner_options(config, algorithm, compute_dtype), params, mesh=mesh)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     description = (
@@ -168,7 +194,7 @@ def make_run(config: Config) -> Run:
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "
         f"{mesh.shape['tensor']}; weights {config.model.dtype}, computing in {compute_dtype}")
-    return Run(config, engine, prompts, sampler, learner, held_out, stop_ids, tokenizer, description)
+    return Run(config, engine, prompts, pipeline, learner, held_out, stop_ids, tokenizer, description)
 
 
 def resolved_dtype(name: str, platform: str) -> str:
@@ -183,7 +209,7 @@ def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
     return SamplerOptions(
         group_size=config.group_size, groups_per_step=config.prompts_per_step, dynamic=algorithm.dynamic_sampling,
         max_rounds=rollout.max_generation_rounds, oversample=rollout.oversample, on_exhausted=rollout.on_exhausted,
-        max_carry_age=rollout.max_carry_age, min_usable=1 if algorithm.needs_critic else 2)
+        max_carry_age=rollout.max_carry_age, min_usable=1 if algorithm.needs_critic else 2, on_lost=rollout.on_lost)
 
 
 def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) -> LearnerOptions:
@@ -219,20 +245,18 @@ def assess(run: Run) -> dict[str, float]:
 def restore(run: Run, checkpoints: Checkpoints) -> Progress:
     """Goes on from the newest complete checkpoint, or from the beginning."""
     restored = checkpoints.restore(run.learner.get_state())
-    if restored is None:
-        return Progress()
-    host, progress = restored.host, Progress(**restored.host["progress"])
-    run.learner.set_state(restored.arrays)
-    run.prompts.set_state(host["prompts"])
-    run.sampler.set_state(host["carried"])
-    run.engine.update_weights(run.learner.params, progress.policy_version)
+    progress = Progress() if restored is None else Progress(**restored.host["progress"])
+    if restored is not None:
+        run.learner.set_state(restored.arrays)
+        run.pipeline.set_state(restored.host)
+    run.pipeline.publish(run.learner.params, progress.policy_version)
     return progress
 
 
 def save(run: Run, checkpoints: Checkpoints, progress: Progress, clock: Clock) -> None:
     """Starts writing a checkpoint of this step, unless there is one."""
     host = {"progress": dataclasses.asdict(progress) | {"seconds": progress.seconds_with(clock)},
-            "prompts": run.prompts.get_state(), "carried": run.sampler.get_state()}
+            **run.pipeline.get_state()}
     checkpoints.save(progress.step, run.learner.get_state(), host)
 
 
@@ -250,9 +274,9 @@ def main(config: Config) -> None:
             np.savez(path, **dataclasses.asdict(error.rows))
             print(f"error: {error}. The batch is in {path}", file=sys.stderr)
             sys.exit(3)
-        except CheckpointError as error:
+        except (CheckpointError, RolloutError, HandshakeError) as error:
             print(f"error: {error}", file=sys.stderr)
-            sys.exit(4)
+            sys.exit(4 if isinstance(error, CheckpointError) else 5)
     sys.exit(interruption.exit_code)
 
 

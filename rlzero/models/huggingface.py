@@ -99,6 +99,11 @@ def read_config(path: str | os.PathLike) -> ModelConfig:
     )
 
 
+def architecture(path: str | os.PathLike) -> str:
+    """The architecture's name in a model directory's config.json."""
+    return json.loads((model_directory(path) / "config.json").read_text())["architectures"][0]
+
+
 def load(path: str | os.PathLike, dtype=jnp.float32, shardings: Any = None) -> tuple[dict, ModelConfig]:
     """Reads a model directory.
 
@@ -132,27 +137,23 @@ def load(path: str | os.PathLike, dtype=jnp.float32, shardings: Any = None) -> t
     return jax.tree_util.tree_map_with_path(read, *trees), config
 
 
-def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, source: str | os.PathLike,
-         dtype=np.float32, max_shard_bytes: int = 5 * 10**9) -> None:
-    """Writes an ordinary model directory, complete or not at all.
+@dataclasses.dataclass(frozen=True)
+class NamedTensors:
+    """The parameters as a checkpoint has them: one tensor a layer, under its name, a tied head left out.
 
-    Weights come from `params` (a tied head is left out), one layer of one parameter at a time; config.json, tokenizer
-    and generation settings are carried over from `source`, with the stored dtype updated. The directory appears under
-    its name only when it is complete.
-
-    Args:
-      path: directory to create; an existing one is refused.
-      params: tree of `transformer.parameter_specs(config)`, on any devices of this process.
+    Attributes:
       config: the model's shape.
-      source: model directory (or "demo") whose config and tokenizer this model keeps.
-      dtype: dtype of the stored weights.
-      max_shard_bytes: size of a weight file above which another one is begun.
+      shapes: name -> shape, in the order in which they are stored.
+      fetch: gives a tensor by name; one layer of one parameter is brought to the host at a time.
     """
-    path, source = pathlib.Path(path), model_directory(source)
-    if path.exists():
-        raise FileExistsError(f"{path} exists already; choose another directory or remove it")
-    if read_config(source) != config:
-        raise ValueError(f"the parameters' shape {config} is not that of {source}")
+
+    config: ModelConfig
+    shapes: dict[str, tuple[int, ...]]
+    fetch: Callable[[str], np.ndarray]
+
+
+def named_tensors(params: Mapping, config: ModelConfig) -> NamedTensors:
+    """The tensors of a checkpoint of `params`, which may lie on any devices of this process."""
     shapes, places = {}, {}
     for keys, spec in jax.tree_util.tree_flatten_with_path(abstract_params(config))[0]:
         stored = _Stored(keys[-1].key, spec, stacked=len(keys) > 1)
@@ -164,11 +165,41 @@ def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, sourc
         tensor = np.asarray(params[key] if layer is None else params["layers"][key][layer])
         return tensor.T if _TENSORS[key][1] else tensor
 
+    return NamedTensors(config, shapes, fetch)
+
+
+def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, source: str | os.PathLike,
+         dtype=np.float32, max_shard_bytes: int = 5 * 10**9) -> None:
+    """Writes an ordinary model directory, complete or not at all; see `save_tensors`.
+
+    Args:
+      path: directory to create; an existing one is refused.
+      params: tree of `transformer.parameter_specs(config)`, on any devices of this process.
+      config: the model's shape.
+      source: model directory (or "demo") whose config and tokenizer this model keeps.
+      dtype: dtype of the stored weights.
+      max_shard_bytes: size of a weight file above which another one is begun.
+    """
+    save_tensors(path, named_tensors(params, config), source=source, dtype=dtype, max_shard_bytes=max_shard_bytes)
+
+
+def save_tensors(path: str | os.PathLike, tensors: Any, *, source: str | os.PathLike, dtype=np.float32,
+                 max_shard_bytes: int = 5 * 10**9) -> None:
+    """Writes a model directory of `NamedTensors`, or of what has the same attributes, fetched one by one.
+
+    config.json, tokenizer and generation settings are carried over from `source`, with the stored dtype updated. The
+    directory appears under its name only when it is complete.
+    """
+    path, source = pathlib.Path(path), model_directory(source)
+    if path.exists():
+        raise FileExistsError(f"{path} exists already; choose another directory or remove it")
+    if read_config(source) != tensors.config:
+        raise ValueError(f"the parameters' shape {tensors.config} is not that of {source}")
     partial = path.with_name(path.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir(parents=True)
-        tensor_files.write(partial, shapes, fetch, dtype=dtype, max_shard_bytes=max_shard_bytes)
+        tensor_files.write(partial, tensors.shapes, tensors.fetch, dtype=dtype, max_shard_bytes=max_shard_bytes)
         raw = json.loads((source / "config.json").read_text())
         raw["dtype"] = np.dtype(dtype).name
         raw.pop("torch_dtype", None)

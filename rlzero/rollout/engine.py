@@ -103,6 +103,9 @@ class Engine(Protocol):
     def update_weights(self, params: Any, version: int) -> None:
         """Makes `params` the weights of every later request."""
 
+    def readmit(self) -> None:
+        """Gives the newest weights to what was out of service and is back; called while the parameters stand still."""
+
     def metrics(self) -> Pairs:
         """What the engine counted and timed since the last call."""
 

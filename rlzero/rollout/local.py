@@ -30,7 +30,7 @@ from rlzero.models.sharding import (
     in_context,
     replicated_unless_on,
 )
-from rlzero.rollout.engine import Completion, Request, Sampling
+from rlzero.rollout.engine import Completion, Pairs, Request, Sampling
 
 _SMALLEST_BATCH = 32  # rows; a batch is not halved below this
 _WIDTH_MULTIPLE = 8  # tokens; of prompts and of the cache
@@ -66,6 +66,16 @@ class LocalEngine:
         if self._mesh is not None:
             params = jax.tree.map(lambda leaf: replicated_unless_on(leaf, self._mesh), params)
         self._params, self._version = _in_dtype(params, self._dtype), version
+
+    def readmit(self) -> None:
+        """Nothing is ever out of service here."""
+
+    def metrics(self) -> Pairs:
+        """None: its time is the rollout's."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Yields one completion per request. See `Engine.generate`.

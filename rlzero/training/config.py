@@ -70,6 +70,7 @@ class Config:
     model: sections.ModelSection = dataclasses.field(default_factory=sections.ModelSection)
     data: sections.DataSection = dataclasses.field(default_factory=sections.DataSection)
     rollout: sections.RolloutSection = dataclasses.field(default_factory=sections.RolloutSection)
+    sync: sections.SyncSection = dataclasses.field(default_factory=sections.SyncSection)
     reward: sections.RewardSection = dataclasses.field(default_factory=sections.RewardSection)
     optimizer: sections.OptimizerSection = dataclasses.field(default_factory=sections.OptimizerSection)
     critic: sections.CriticSection = dataclasses.field(default_factory=sections.CriticSection)

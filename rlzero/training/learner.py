@@ -145,8 +145,11 @@ class Learner:
         options = self._options
         batch = make_batch(groups, options.group_size, num_groups=max(options.groups_per_step, len(groups)),
                            policy_version=policy_version, mask_truncated=self._algorithm.truncated == "mask")
-        self._score(batch)
         metrics, before = Accumulator(), self._counts()
+        self._score(batch, metrics)
+        for group in groups:
+            ages = [policy_version - sample.completion.policy_version for sample in group.samples if sample.usable]
+            metrics.add("rollout/staleness_mean", float(sum(ages)), float(len(ages)))
         metrics.merge(assign_advantages(batch, self._algorithm))
         for chosen in self._mini_batches(len(groups), rollout_step):
             for name in self._trained(rollout_step):
@@ -182,11 +185,14 @@ class Learner:
         if "reference" in self.arrays and every and rollout_step and rollout_step % every == 0:
             self.arrays["reference"] = jax.tree.map(jnp.copy, self.params)
 
-    def _score(self, batch):
+    def _score(self, batch, metrics):
         """Fills in old and reference log-probabilities and old values.
 
         π_old is the policy that sampled a response. For fresh responses its log-probabilities are recomputed here, by
-        the function the loss uses; for carried ones they are the recorded `rollout_logprobs`.
+        the function the loss uses; for older ones they are the recorded `rollout_logprobs`. With an importance cap they
+        are recomputed for older ones as well: π_old is then the policy before this step, from which the clip counts,
+        and the importance weight min(π_old / π_rollout, cap) makes up for where the response came from
+        (arXiv 2505.24298, the decoupled objective).
         """
         rows, fresh = batch.rows, batch.fresh.reshape(-1, 1)
         for placement, micro in self._micro_batches(rows, np.arange(len(rows.weights))):
@@ -198,7 +204,10 @@ class Learner:
                 outputs["old_values"] = score_values(self.arrays["critic"].params, micro, execution=self._execution)
             for name, value in outputs.items():
                 placement.copy_back(np.asarray(value), getattr(rows, name))
-        np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
+        mismatch = np.abs(rows.old_logprobs - rows.rollout_logprobs)[rows.trained]
+        metrics.add("mismatch/max_abs_logprob", float(mismatch.max(initial=0.0)), 1.0)
+        if self._algorithm.importance_cap is None:
+            np.copyto(rows.old_logprobs, rows.rollout_logprobs, where=~fresh)
 
     def _micro_batches(self, rows, indices):
         return micro_batches(rows, indices, self._options.micro_batch_size, row_tokens=self._options.pack_tokens,

@@ -4,12 +4,9 @@ import dataclasses
 import glob
 import os
 
-
 from rlzero.data.tasks.arithmetic_tokenizer import ID
 from rlzero.models import huggingface
-from rlzero.training import config as config_lib
-from rlzero.training import sections
-from rlzero.training import validation
+from rlzero.training import sections, validation
 from rlzero.training.sections import setting
 
 

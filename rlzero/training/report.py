@@ -52,11 +52,12 @@ class Report:
                     f"± {values['standard_error']:.1%}, greedy {values['greedy']:.1%}")
 
     def step(self, step: int, rollout: Rollout, result: StepResult, times: Pairs, prompts: PromptIterator) -> None:
-        """Takes what a step produced, and shows the one before it."""
+        """Takes what a step produced, and shows the one before it; `times` holds the engine's metrics as well."""
         self.flush()
-        seconds = times["time/rollout_seconds"][0] + times["time/train_seconds"][0]
+        waiting = times["time/rollout_seconds"][0]
+        seconds = waiting + times["time/train_seconds"][0] + times.get("time/sync_seconds", (0.0, 1.0))[0]
         host = rollout_metrics(rollout) | times | {
-            "time/step_seconds": (seconds, 1.0), "data/prompts": (float(prompts.drawn), 1.0),
+            "time/step_seconds": (seconds, 1.0), "time/waiting_fraction": (waiting, seconds), "data/prompts": (float(prompts.drawn), 1.0),
             "data/epochs": (prompts.epochs, 1.0)}
         self._pending = (step, rollout, result, host)
 
@@ -67,7 +68,8 @@ class Report:
         step, rollout, result, host = self._pending
         self._pending = None
         values = finalize(host | result.metrics.totals)
-        values["rollout/tokens_per_second"] = values["rollout/tokens"] / max(values["time/rollout_seconds"], 1e-9)
+        during = "time/step_seconds" if self._config.rollout.max_staleness else "time/rollout_seconds"
+        values["rollout/tokens_per_second"] = values["rollout/tokens"] / max(values[during], 1e-9)
         self._metrics.write(step, values)
         if self._config.rollout.keep_rollouts:
             self._rollouts.write(step, _records(rollout, result.advantages))

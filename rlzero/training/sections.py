@@ -61,7 +61,27 @@ class DataSection:
 class RolloutSection:
     """How completions are sampled. Lengths are in tokens."""
 
-    engine: str = setting("local", choices=("local",))
+    # local decodes in this process; sglang asks servers on other hosts.
+    engine: str = setting("local", choices=("local", "sglang"))
+    # URLs of the SGLang servers, separated by commas.
+    servers: str = ""
+    # URL of a router that spreads generation over them; weights still go to each server. Empty for none.
+    router: str = ""
+    # Policy versions that a completion may be behind when it is trained: 0 samples and trains in turns, k samples up to
+    # k steps ahead while it trains.
+    max_staleness: int = setting(0, "[0, 16]")
+    # With max_staleness: new weights wait for the step that is being sampled, or it goes on with them.
+    on_update: str = setting("finish", choices=("finish", "retract"))
+    # A group of which responses were lost is trained without them, or they are asked for once more.
+    on_lost: str = setting("train", choices=("train", "redo"))
+    # Requests that each server has at a time.
+    concurrency: int = setting(128, "[1, inf)")
+    # Seconds for one completion, all tries together.
+    request_seconds: float = setting(3600.0, "(0, inf)")
+    # Seconds without any answer after which a server must prove that it still generates.
+    stall_seconds: float = setting(60.0, "(0, inf)")
+    # Seconds that the run waits for servers, at its start and when none is left.
+    outage_seconds: float = setting(600.0, "(0, inf)")
     # Divisor of the logits; the trainer scores with the same one.
     temperature: float = setting(1.0, "(0, inf)")
     # Nucleus and top-k sampling draw from another distribution than the one that is trained, so a training run takes
@@ -84,6 +104,33 @@ class RolloutSection:
     max_carry_age: int = setting(1, "[0, inf)")
     # Write every completion to WORKDIR/rollouts.
     keep_rollouts: bool = True
+
+
+@dataclasses.dataclass
+class SyncSection:
+    """How new weights get into SGLang servers (`rollout.engine=sglang` only); see docs/sglang.md."""
+
+    # disk: through a directory that both see. tensor: over HTTP. distributed: over a process group, with the extra
+    # `sync`.
+    method: str = setting("disk", choices=("disk", "tensor", "distributed"))
+    # Of the weights as they are sent; auto is what the trainer computes in.
+    dtype: str = setting("auto", choices=("auto", "float32", "bfloat16"))
+    # disk: the shared directory; empty for WORKDIR/weights.
+    directory: str = ""
+    # disk: the same directory as the servers see it; empty if under the same name.
+    server_directory: str = ""
+    # disk: versions that stay there.
+    keep: int = setting(2, "[1, inf)")
+    # tensor, distributed: megabytes (10^6 bytes) that are sent at a time.
+    bucket_megabytes: int = setting(256, "[1, inf)")
+    # distributed: "gloo" between CPUs, "nccl" between GPUs.
+    backend: str = setting("gloo", choices=("gloo", "nccl"))
+    # distributed: this host as the servers reach it.
+    host: str = "127.0.0.1"
+    # distributed: interpreter with torch; empty for this one.
+    python: str = ""
+    # Seconds that an update may take.
+    seconds: float = setting(600.0, "(0, inf)")
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ stand beside the field in `sections.py`; the rules here are about fields that mu
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from rlzero import algorithms
 from rlzero.training import config as config_lib
 from rlzero.training import sections
 
+_URL = re.compile(r"https?://[^\s/,]+")
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text",
           sections.OptionalFloat: "a number or none"}
 
@@ -228,6 +230,39 @@ def _model_path(path: str) -> str | None:
             "the small model inside the package.")
 
 
+def _servers(servers: str, engine: str) -> str | None:
+    urls = [url.strip() for url in servers.split(",")]
+    example = "--config.rollout.servers=http://10.0.0.5:30000,http://10.0.0.6:30000"
+    if engine == "local":
+        return None if not servers else (f"--config.rollout.servers={servers}: nobody is asked there with "
+                                         "--config.rollout.engine=local; set --config.rollout.engine=sglang.")
+    if not servers:
+        return f"--config.rollout.servers: --config.rollout.engine=sglang needs the URLs of servers, for example {example}."
+    if all(_URL.fullmatch(url) for url in urls) and len(set(urls)) == len(urls):
+        return None
+    return f"--config.rollout.servers={servers}: expected different URLs with commas between them, for example {example}."
+
+
+def _router(router: str, engine: str) -> str | None:
+    if not router or (engine == "sglang" and _URL.fullmatch(router)):
+        return None
+    return (f"--config.rollout.router={router}: expected the URL of a router in front of the servers of "
+            "--config.rollout.engine=sglang, for example --config.rollout.router=http://10.0.0.4:30000, or nothing.")
+
+
+def _staleness(max_staleness: int, engine: str) -> str | None:
+    if max_staleness == 0 or engine == "sglang":
+        return None
+    return (f"--config.rollout.max_staleness={max_staleness}: the local engine has the trainer's devices, so nothing "
+            "can be sampled while it trains; use --config.rollout.max_staleness=0, or --config.rollout.engine=sglang.")
+
+
+def _redo(on_lost: str, engine: str) -> str | None:
+    if on_lost == "train" or engine == "sglang":
+        return None
+    return f"--config.rollout.on_lost={on_lost}: the local engine loses nothing; use --config.rollout.on_lost=train."
+
+
 # The fields a rule reads -> the rule. A rule is asked only when each of its fields is fine on its own.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
     (("group_size", "algorithm.advantage", "algorithm.dynamic_sampling"), _group_size),
@@ -239,6 +274,10 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
      _packed_responses),
     (("rollout.top_p",), _nucleus),
     (("rollout.top_k",), _top_k),
+    (("rollout.servers", "rollout.engine"), _servers),
+    (("rollout.router", "rollout.engine"), _router),
+    (("rollout.max_staleness", "rollout.engine"), _staleness),
+    (("rollout.on_lost", "rollout.engine"), _redo),
     (("learner.reference_refresh_steps", "algorithm.kl_placement", "algorithm.kl_coef"), _reference_refresh),
     (("algorithm.overlong_fraction", "rollout.max_completion_length"), _overlong),
     (("algorithm.gamma", "algorithm.advantage"), _critic_only("gamma")),
