@@ -1,8 +1,7 @@
 """Hugging Face model directories in and out: config.json, safetensors weights, tokenizer and generation settings.
 
-One table (`_TENSORS`) relates our parameter names to the checkpoint's; reading and writing are the same table in both
-directions, and every tensor must be accounted for: one that is missing or left unread is an error that names it.
-No torch is involved.
+`checkpoint_names` relates our parameter names to the checkpoint's, for reading and writing alike. Every tensor must be
+accounted for: one that is missing or left unread is an error that names it. No torch is involved.
 """
 
 import collections
@@ -11,7 +10,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rlzero.models import tensor_files
+from rlzero.models.checkpoint_names import NamedTensors, Stored, named_tensors
 from rlzero.models.tensor_files import TensorFiles
 from rlzero.models.transformer import ModelConfig, RopeScaling, abstract_params
 
@@ -31,25 +31,6 @@ _ARCHITECTURES = {  # architecture -> what its config.json may leave unsaid, and
 }
 _REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _REFUSED_OPTIONS = ("mlp_bias", "use_sliding_window", "rope_interleaved")
-_TENSORS = {  # our name -> (checkpoint name, transposed)
-    "embedding": ("model.embed_tokens.weight", False),
-    "final_norm": ("model.norm.weight", False),
-    "lm_head": ("lm_head.weight", True),
-    "attention_norm": ("model.layers.{}.input_layernorm.weight", False),
-    "query": ("model.layers.{}.self_attn.q_proj.weight", True),
-    "key": ("model.layers.{}.self_attn.k_proj.weight", True),
-    "value": ("model.layers.{}.self_attn.v_proj.weight", True),
-    "output": ("model.layers.{}.self_attn.o_proj.weight", True),
-    "query_bias": ("model.layers.{}.self_attn.q_proj.bias", False),
-    "key_bias": ("model.layers.{}.self_attn.k_proj.bias", False),
-    "value_bias": ("model.layers.{}.self_attn.v_proj.bias", False),
-    "query_norm": ("model.layers.{}.self_attn.q_norm.weight", False),
-    "key_norm": ("model.layers.{}.self_attn.k_norm.weight", False),
-    "mlp_norm": ("model.layers.{}.post_attention_layernorm.weight", False),
-    "gate": ("model.layers.{}.mlp.gate_proj.weight", True),
-    "up": ("model.layers.{}.mlp.up_proj.weight", True),
-    "down": ("model.layers.{}.mlp.down_proj.weight", True),
-}
 _CARRIED_FILES = ("generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
                   "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja")
 
@@ -128,7 +109,7 @@ def load(path: str | os.PathLike, dtype=jnp.float32, shardings: Any = None) -> t
     _check_tensors(directory, files, specs, config)
 
     def read(path, spec, sharding=None):
-        stored = _Stored(path[-1].key, spec, stacked=len(path) > 1)
+        stored = Stored(path[-1].key, spec, stacked=len(path) > 1)
         if sharding is None:
             return jnp.asarray(stored.read(files, (slice(None),) * len(spec.shape)))
         return _sharded(lambda index: stored.read(files, index), spec, sharding)
@@ -137,40 +118,9 @@ def load(path: str | os.PathLike, dtype=jnp.float32, shardings: Any = None) -> t
     return jax.tree_util.tree_map_with_path(read, *trees), config
 
 
-@dataclasses.dataclass(frozen=True)
-class NamedTensors:
-    """The parameters as a checkpoint has them: one tensor a layer, under its name, a tied head left out.
-
-    Attributes:
-      config: the model's shape.
-      shapes: name -> shape, in the order in which they are stored.
-      fetch: gives a tensor by name; one layer of one parameter is brought to the host at a time.
-    """
-
-    config: ModelConfig
-    shapes: dict[str, tuple[int, ...]]
-    fetch: Callable[[str], np.ndarray]
-
-
-def named_tensors(params: Mapping, config: ModelConfig) -> NamedTensors:
-    """The tensors of a checkpoint of `params`, which may lie on any devices of this process."""
-    shapes, places = {}, {}
-    for keys, spec in jax.tree_util.tree_flatten_with_path(abstract_params(config))[0]:
-        stored = _Stored(keys[-1].key, spec, stacked=len(keys) > 1)
-        for layer, name in enumerate(stored.names):
-            shapes[name], places[name] = stored.shape, (keys[-1].key, layer if stored.stacked else None)
-
-    def fetch(name):
-        key, layer = places[name]
-        tensor = np.asarray(params[key] if layer is None else params["layers"][key][layer])
-        return tensor.T if _TENSORS[key][1] else tensor
-
-    return NamedTensors(config, shapes, fetch)
-
-
 def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, source: str | os.PathLike,
          dtype=np.float32, max_shard_bytes: int = 5 * 10**9) -> None:
-    """Writes an ordinary model directory, complete or not at all; see `save_tensors`.
+    """Writes an ordinary model directory, complete or not at all.
 
     Args:
       path: directory to create; an existing one is refused.
@@ -183,9 +133,9 @@ def save(path: str | os.PathLike, params: Mapping, config: ModelConfig, *, sourc
     save_tensors(path, named_tensors(params, config), source=source, dtype=dtype, max_shard_bytes=max_shard_bytes)
 
 
-def save_tensors(path: str | os.PathLike, tensors: Any, *, source: str | os.PathLike, dtype=np.float32,
+def save_tensors(path: str | os.PathLike, tensors: NamedTensors, *, source: str | os.PathLike, dtype=np.float32,
                  max_shard_bytes: int = 5 * 10**9) -> None:
-    """Writes a model directory of `NamedTensors`, or of what has the same attributes, fetched one by one.
+    """Writes a model directory of tensors that are fetched one by one, complete or not at all.
 
     config.json, tokenizer and generation settings are carried over from `source`, with the stored dtype updated. The
     directory appears under its name only when it is complete.
@@ -283,41 +233,6 @@ def _rope_scaling(rope):
     return RopeScaling(*(rope[field.name] for field in dataclasses.fields(RopeScaling)))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """How one parameter of ours lies in the checkpoint: a tensor, or one for each layer."""
-
-    key: str
-    spec: jax.ShapeDtypeStruct
-    stacked: bool
-
-    @property
-    def names(self) -> list[str]:
-        template = _TENSORS[self.key][0]
-        return [template.format(i) for i in range(self.spec.shape[0])] if self.stacked else [template]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of each of the checkpoint's tensors."""
-        shape = self.spec.shape[1:] if self.stacked else self.spec.shape
-        return shape[::-1] if _TENSORS[self.key][1] else shape
-
-    def read(self, files: TensorFiles, index: Sequence[slice]) -> np.ndarray:
-        """The part `index` of the parameter, in its dtype; reads no more than that part, a tensor at a time."""
-        block = np.empty([len(range(*s.indices(n))) for s, n in zip(index, self.spec.shape)], self.spec.dtype)
-        if self.stacked:
-            for layer, name in enumerate(self.names[index[0]]):
-                block[layer] = self._part(files, name, index[1:])
-        else:
-            block[...] = self._part(files, self.names[0], index)
-        return block
-
-    def _part(self, files, name, index):
-        transposed = _TENSORS[self.key][1]
-        part = files.read(name, index[::-1] if transposed else index)
-        return part.T if transposed else part
-
-
 def _sharded(read: Callable, spec: jax.ShapeDtypeStruct, sharding: jax.sharding.Sharding) -> jax.Array:
     """Assembles a sharded array; equal parts on several devices are read once."""
     devices, indices = collections.defaultdict(list), {}
@@ -336,7 +251,7 @@ def _check_tensors(directory, files, specs, config):
     """Every tensor is there, in its shape, and none is left over."""
     used = set()
     for path, spec in jax.tree_util.tree_flatten_with_path(specs)[0]:
-        stored = _Stored(path[-1].key, spec, stacked=len(path) > 1)
+        stored = Stored(path[-1].key, spec, stacked=len(path) > 1)
         for name in stored.names:
             if name not in files.names:
                 raise ValueError(f"tensor {name} is missing from the checkpoint in {directory}")
