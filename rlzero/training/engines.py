@@ -42,6 +42,7 @@ def make_engine(config: Config, model: ModelConfig, problems: Sequence[Problem],
         fleet=FleetOptions(concurrency=rollout.concurrency, request_seconds=rollout.request_seconds,
                            stall_seconds=rollout.stall_seconds, outage_seconds=rollout.outage_seconds),
         architecture=huggingface.architecture(config.model.path),
-        context=len(prompts[-1]) + rollout.max_completion_length, temperature=rollout.temperature, dtype=dtype, sent_dtype=sent)
+        context=len(prompts[-1]) + rollout.max_completion_length, temperature=rollout.temperature, dtype=dtype,
+        sent_dtype=sent)
     return SGLangEngine(model, options, transport, probes=prompts[-_PROBES:], mesh=mesh)
 

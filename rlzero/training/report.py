@@ -57,8 +57,8 @@ class Report:
         waiting = times["time/rollout_seconds"][0]
         seconds = waiting + times["time/train_seconds"][0] + times.get("time/sync_seconds", (0.0, 1.0))[0]
         host = rollout_metrics(rollout) | times | {
-            "time/step_seconds": (seconds, 1.0), "time/waiting_fraction": (waiting, seconds), "data/prompts": (float(prompts.drawn), 1.0),
-            "data/epochs": (prompts.epochs, 1.0)}
+            "time/step_seconds": (seconds, 1.0), "time/waiting_fraction": (waiting, seconds),
+            "data/prompts": (float(prompts.drawn), 1.0), "data/epochs": (prompts.epochs, 1.0)}
         self._pending = (step, rollout, result, host)
 
     def flush(self) -> None:

@@ -237,10 +237,12 @@ def _servers(servers: str, engine: str) -> str | None:
         return None if not servers else (f"--config.rollout.servers={servers}: nobody is asked there with "
                                          "--config.rollout.engine=local; set --config.rollout.engine=sglang.")
     if not servers:
-        return f"--config.rollout.servers: --config.rollout.engine=sglang needs the URLs of servers, for example {example}."
+        return ("--config.rollout.servers: --config.rollout.engine=sglang needs the URLs of servers, for example "
+                f"{example}.")
     if all(_URL.fullmatch(url) for url in urls) and len(set(urls)) == len(urls):
         return None
-    return f"--config.rollout.servers={servers}: expected different URLs with commas between them, for example {example}."
+    return (f"--config.rollout.servers={servers}: expected different URLs with commas between them, for example "
+            f"{example}.")
 
 
 def _router(router: str, engine: str) -> str | None:

@@ -1,8 +1,8 @@
-"""The child process of the `distributed` transport: rank 0 of a torch process group whose other ranks are servers.
+"""The child process of the `distributed` transport: rank 0 of a torch process group with the servers.
 
-JAX and torch do not meet: this file runs by itself, in an interpreter that has torch, and takes orders from its standard
-input. An order is a line of JSON, `{"op": "join", …}` or `{"op": "broadcast", "bytes": n}`, the latter followed by n
-bytes. The answer is a line of JSON, `{"ok": true}` or `{"error": "…"}`. It ends when its input does.
+JAX and torch do not meet: this file runs by itself, in an interpreter that has torch, and takes orders from its input.
+An order is a line of JSON, `{"op": "join", …}` or `{"op": "broadcast", "bytes": n}`, the latter followed by n bytes. The
+answer is a line of JSON, `{"ok": true}` or `{"error": "…"}`. It ends when its input does.
 """
 
 import datetime
