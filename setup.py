@@ -35,6 +35,7 @@ setuptools.setup(
     package_data={"rlzero": ["demo_model/*"]},
     install_requires=[
         "absl-py>=2.1,<3",
+        "aiohttp>=3.11,<4",
         "flax>=0.12.4,<0.13",
         "grain>=0.2.15,<0.3",
         "jax>=0.10,<0.13",

@@ -4,6 +4,7 @@
 #   launch/sglang_cpu.sh install                       builds the server's own environment (2 GB), if it is not there
 #   launch/sglang_cpu.sh start --model DIR --port P    starts a server, waits until it generates, prints URL and pid
 #   launch/sglang_cpu.sh stop PID|FILE                 ends it, after at most ten seconds for what it is working on
+#   launch/sglang_cpu.sh where                         prints the directory of the installed environment
 #   launch/sglang_cpu.sh install-router                the same for sglang-router, in an environment of 150 MB
 #   launch/sglang_cpu.sh router --port P --worker URL [--worker URL ...]
 #
@@ -141,11 +142,16 @@ parse() {
     [[ -z $parent || $parent =~ ^[1-9][0-9]*$ ]] || fail 2 "--while expects a process id, got '$parent'"
 }
 
+where() {
+    installed server "$here/sglang_cpu_requirements.txt" ||
+        fail 1 "no server of this version in $home; run launch/sglang_cpu.sh install"
+    echo "$home"
+}
+
 start() {
     parse "$@"
     [[ -f $model/config.json ]] || fail 2 "start needs --model, a model directory with a config.json; got '$model'"
-    installed server "$here/sglang_cpu_requirements.txt" ||
-        fail 1 "no server in $home; run launch/sglang_cpu.sh install"
+    where >/dev/null
     # One OpenMP thread: with more of them than idle cores the server is 5 to 15 times slower. --sleep-on-idle: an idle
     # server would keep a core busy.
     HF_HUB_OFFLINE=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} launch server /health_generate \
@@ -184,14 +190,14 @@ stop() {
 command=${1:-}
 shift || true
 case $command in
-install | install-router)
+install | install-router | where)
     (($# == 0)) || fail 2 "$command takes no argument, got '$1'"
-    if [[ $command == install ]]; then
-        install server "$here/sglang_cpu_requirements.txt" torch
-    else
-        install router "$here/sglang_router_requirements.txt" sglang_router
-    fi
+    case $command in
+    install) install server "$here/sglang_cpu_requirements.txt" torch ;;
+    install-router) install router "$here/sglang_router_requirements.txt" sglang_router ;;
+    where) where ;;
+    esac
     ;;
 start | router | stop) "$command" "$@" ;;
-*) fail 2 "expected install, start, stop, install-router or router, got '$command'; see the head of this script" ;;
+*) fail 2 "expected install, start, stop, where, install-router or router, got '$command'; see the head of this script" ;;
 esac
