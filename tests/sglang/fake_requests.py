@@ -32,16 +32,13 @@ class Item:
     parameters: dict[str, Any]
     return_logprob: bool
     single: bool
+    limit: int
     seed: int | None = None
     output_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
     spans: list[dict] = dataclasses.field(default_factory=list)
     matched: int | None = None
     aborted: bool = False
-
-    @property
-    def limit(self) -> int:
-        return self.parameters.get("max_new_tokens", 128)
 
     @property
     def finished(self) -> bool:
@@ -76,14 +73,15 @@ def items_of(body: dict, *, context: int, running: Collection[str]) -> list[Item
     _check(parameters)
     count = parameters.get("n", 1)
     for ids in prompts:
-        _check_length(len(ids), parameters.get("max_new_tokens", 128), context)
+        _check_length(len(ids), parameters.get("max_new_tokens", 0), context)
     rids = _rids(body.get("rid"), len(prompts), count)
     if taken := [rid for rid in rids if rid in running]:
         raise Invalid({"message": f"Duplicate request ID detected: {taken[0]}"})
     seed = parameters.get("sampling_seed")
-    return [Item(rid, list(prompts[index // count]), parameters, bool(body.get("return_logprob")),
-                 single=not nested and count == 1, seed=None if seed is None else seed + index)
-            for index, rid in enumerate(rids)]
+    return [Item(rid, list(ids), parameters, bool(body.get("return_logprob")), single=not nested and count == 1,
+                 limit=parameters.get("max_new_tokens", context - len(ids)),
+                 seed=None if seed is None else seed + index)
+            for index, rid in enumerate(rids) for ids in [prompts[index // count]]]
 
 
 def _rids(given, prompts, count):

@@ -75,6 +75,15 @@ class FakeServer(HttpThread):
         """Ids of the requests that were let in and are not answered."""
         return list(self._running)
 
+    @property
+    def held(self) -> list[str]:
+        """Ids of the requests that wait for the end of a pause or of an update."""
+        return list(self._held)
+
+    def progress(self, rid: str) -> int:
+        """How many tokens a running request has."""
+        return len(self._running[rid].output_ids)
+
     def crash(self) -> None:
         """Closes all connections, and refuses new ones."""
         self.down()
@@ -265,9 +274,6 @@ class FakeServer(HttpThread):
     async def _health(self, body):
         return web.Response(status=503 if self.paused else 200)
 
-    async def _ok(self, body):
-        return web.Response()
-
     _HANDLERS = {
         "/generate": _generate, "/abort_request": _abort, "/pause_generation": _pause,
         "/continue_generation": _continue, "/flush_cache": _flush,
@@ -275,7 +281,7 @@ class FakeServer(HttpThread):
         "/update_weights_from_distributed": _update_from_distributed, "/begin_weight_update": _begin,
         "/end_weight_update": _end, "/init_weights_update_group": _group, "/destroy_weights_update_group": _destroy_group,
         "/update_weight_version": _set_version, "/weights_checker": _check_weights, "/model_info": _model_info,
-        "/server_info": _server_info, "/health": _health, "/health_generate": _health, "/ready": _health, "/ping": _ok}
+        "/server_info": _server_info, "/health": _health, "/health_generate": _health, "/ready": _health}
 
 
 def _digest(path: str, body: dict) -> str:
