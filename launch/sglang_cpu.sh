@@ -199,5 +199,5 @@ install | install-router | where)
     esac
     ;;
 start | router | stop) "$command" "$@" ;;
-*) fail 2 "expected install, start, stop, where, install-router or router, got '$command'; see the head of this script" ;;
+*) fail 2 "expected install, start, stop, where, install-router or router, got '$command'; see the script's head" ;;
 esac

@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 
 class _StandIn(types.ModuleType):
-    """A module of which any name can be imported: capitalized ones are classes, the others are modules and decorators."""
+    """A module of which any name can be imported: capitalized ones are classes, the others modules and decorators."""
 
     def __getattr__(self, name):
         if name.startswith("__"):

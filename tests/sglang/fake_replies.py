@@ -6,8 +6,8 @@ from typing import Any
 from aiohttp import web
 from fake_requests import Item
 
-FLUSHED = ("Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
-           "operation will not be performed.)\n")
+FLUSHED = ("Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, "
+           "the operation will not be performed.)\n")
 
 
 def completion(item: Item, *, cached: int, version: str) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def updated(success: bool, message: str, *, paused_requests: bool = False) -> we
 def checked(checksum: str) -> dict[str, Any]:
     """/weights_checker's answer."""
     rank = {"checksums": {"model.embed_tokens.weight": checksum[:16]}, "per_gpu_checksum": checksum,
-            "parallelism_info": [{"role": "target", "tp_rank": 0, "tp_size": 1, "dp_rank": 0, "dp_size": 1, "pp_rank": 0,
-                                  "pp_size": 1, "rank": 0, "size": 1}]}
+            "parallelism_info": [{"role": "target", "tp_rank": 0, "tp_size": 1, "dp_rank": 0, "dp_size": 1,
+                                  "pp_rank": 0, "pp_size": 1, "rank": 0, "size": 1}]}
     return {"success": True, "message": "Success.", "ranks": [rank], "per_engine_checksum": checksum}
 
 

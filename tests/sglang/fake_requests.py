@@ -10,8 +10,8 @@ from aiohttp import web
 FEWEST_FREE = 6  # a prompt must be shorter than the context by more than this
 _PARAMETERS = (
     "max_new_tokens", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p",
-    "frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens", "n", "json_schema", "regex", "ebnf",
-    "structural_tag", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim",
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens", "n", "json_schema", "regex",
+    "ebnf", "structural_tag", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim",
     "stream_interval", "logit_bias", "sampling_seed", "custom_params", "beam_width", "watermark", "choice")
 
 
@@ -99,7 +99,8 @@ def _rids(given, prompts, count):
 def _check(parameters):
     for name in parameters:
         if name not in _PARAMETERS:
-            raise Invalid(f"unknown field `{name}`, expected one of " + ", ".join(f"`{known}`" for known in _PARAMETERS))
+            known = ", ".join(f"`{known}`" for known in _PARAMETERS)
+            raise Invalid(f"unknown field `{name}`, expected one of {known}")
     temperature, top_p = parameters.get("temperature", 1.0), parameters.get("top_p", 1.0)
     if not temperature >= 0:
         raise Invalid({"message": f"temperature must be a non-negative finite number, got {temperature}."})

@@ -279,8 +279,9 @@ class FakeServer(HttpThread):
         "/continue_generation": _continue, "/flush_cache": _flush,
         "/update_weights_from_disk": _update_from_disk, "/update_weights_from_tensor": _update_from_tensor,
         "/update_weights_from_distributed": _update_from_distributed, "/begin_weight_update": _begin,
-        "/end_weight_update": _end, "/init_weights_update_group": _group, "/destroy_weights_update_group": _destroy_group,
-        "/update_weight_version": _set_version, "/weights_checker": _check_weights, "/model_info": _model_info,
+        "/end_weight_update": _end, "/init_weights_update_group": _group,
+        "/destroy_weights_update_group": _destroy_group, "/update_weight_version": _set_version,
+        "/weights_checker": _check_weights, "/model_info": _model_info,
         "/server_info": _server_info, "/health": _health, "/health_generate": _health, "/ready": _health}
 
 

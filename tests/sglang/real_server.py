@@ -81,7 +81,13 @@ class RealServer:
         except urllib.error.HTTPError:
             pass  # no session was open
         self.post("/update_weights_from_disk", {
-            "model_path": str(self.model), "weight_version": "default", "flush_cache": True, "abort_all_requests": True})
+            "model_path": str(self.model), "weight_version": "default", "flush_cache": True,
+            "abort_all_requests": True})
+
+    @property
+    def running(self) -> int:
+        """How many requests are being computed."""
+        return sum(load["num_running_reqs"] for load in self.get("/v1/loads")["loads"])
 
     @property
     def alive(self) -> bool:

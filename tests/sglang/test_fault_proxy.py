@@ -113,7 +113,8 @@ def test_an_answer_that_comes_twice_comes_before_that_to_the_next_request(fake_p
     with socket.create_connection(("127.0.0.1", int(fake_proxy.url.rpartition(":")[2]))) as connection:
         for rid, answers in (("first", 2), ("second", 3)):
             body = json.dumps({"input_ids": [3], "rid": rid, "sampling_params": _SHORT})
-            connection.sendall(f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+            head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall((head + body).encode())
             while received.count(b'"response_sent_to_client_ts"') < answers:
                 received += connection.recv(1 << 16)
     assert re.findall(rb'"id": "(\w+)"', received) == [b"first", b"first", b"second"]
