@@ -55,6 +55,7 @@ setuptools.setup(
         "gguf": _GGUF,
         "cuda": ["jax[cuda12]>=0.10,<0.13"],
         "tpu": ["jax[tpu]>=0.10,<0.13"],
+        "sync": ["torch>=2.6,<3"],  # the child process of --config.sync.method=distributed alone
         "notebooks": ["jupyterlab>=4,<5", "matplotlib>=3.8,<4", "tensorboard>=2.17,<3"],
     },
     classifiers=[

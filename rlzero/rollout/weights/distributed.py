@@ -1,31 +1,37 @@
 """Weights over a process group of torch: each bucket is broadcast once, to all servers together.
 
-The trainer's side of the group is a child process (`sender`), which has torch; this process hands it bytes through a
-pipe. A group cannot lose a member: when a server or the child fails, the group is given up, the servers are told so by
-their closed connections, and the next push makes a new one from the servers that are there then.
+The trainer's side of the group is a child process (`sender`), which has torch; this process puts bytes into memory that
+both see. A group cannot lose a member. When one fails, the child is ended, whereupon the servers that wait for it see
+closed connections; the servers that are not to blame are then tried again, in a new group.
 """
 
 import asyncio
-import json
-import pathlib
+import contextlib
 import secrets
-import socket
-import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
-import numpy as np
-
-from rlzero.models import huggingface
 from rlzero.models.transformer import ModelConfig
 from rlzero.rollout.sglang_http import Server, ServerError, Unreachable
-from rlzero.rollout.weights import sender
-from rlzero.rollout.weights.tensors import Outgoing, expect_same_tensors
-from rlzero.rollout.weights.transport import Pushed, on_each
+from rlzero.rollout.weights import session
+from rlzero.rollout.weights.child import Child, ChildError
+from rlzero.rollout.weights.tensors import Outgoing, one_ahead
+from rlzero.rollout.weights.transport import Deadline, Pushed, WeightSyncError, on_each
+
+_UPDATE = "/update_weights_from_distributed"
+_GRACE_SECONDS = 10.0  # for servers to notice that the child is gone; one whose scheduler died takes 6
+
+
+class _Failed(Exception):
+    """An attempt that failed: `blamed` by URL; `sender` is what the child said, if it is to blame."""
+
+    def __init__(self, blamed: dict[str, ServerError], sender: str = ""):
+        super().__init__(sender)
+        self.blamed, self.sender = blamed, sender
 
 
 class DistributedTransport:
-    """Broadcasts buckets of tensors in a process group."""
+    """Broadcasts buckets of tensors in a process group that lasts as long as its members do."""
 
     def __init__(self, model: ModelConfig, *, source: str, dtype: str, bucket_bytes: int = 256 * 10**6,
                  backend: str = "gloo", host: str = "127.0.0.1", python: str = "", seconds: float = 600.0):
@@ -33,143 +39,163 @@ class DistributedTransport:
 
         Args:
           model: the shape.
-          source: model directory that the servers were started with; names and shapes must be its own.
+          source: model directory that training started from; names and shapes must be its own.
           dtype: "float32" or "bfloat16".
-          bucket_bytes: most bytes of tensors in a broadcast.
+          bucket_bytes: most bytes of tensors in a broadcast; a larger tensor has one of its own.
           backend: "gloo" between CPUs, "nccl" between GPUs.
           host: this host as the servers reach it.
           python: interpreter with torch for the child; "" for this one.
-          seconds: deadline of every step.
+          seconds: deadline of an update.
         """
         self._model, self._source, self._dtype = model, source, dtype
         self._bucket_bytes, self._backend, self._host = bucket_bytes, backend, host
-        self._python, self._seconds = python or sys.executable, seconds
-        self._child: asyncio.subprocess.Process | None = None
-        self._members: tuple[str, ...] = ()
+        self._python, self._seconds = python, seconds
+        self._child: Child | None = None
+        self._members: list[Server] = []
         self._group = ""
-        self._checked = False
 
     async def push(self, servers: Sequence[Server], params: Any, version: str) -> Pushed:
-        """See `Transport.push`. One server that fails is the failure of all: their group is gone.
+        """See `Transport.push`."""
+        outgoing = Outgoing(params, self._model, source=self._source, dtype=self._dtype)
+        deadline = Deadline(self._seconds)
+        ranks: dict[str, int] = {}
 
-        Raises:
-          ValueError: names or shapes are not those of the model that is served; nothing was sent.
-          RuntimeError: the child has no torch.
-        """
-        outgoing = Outgoing(huggingface.named_tensors(params, self._model), self._dtype)
-        if not self._checked:
-            expect_same_tensors(outgoing, self._source)
-            self._checked = True
-        try:
-            await asyncio.wait_for(self._push(servers, outgoing, version), self._seconds)
-        except (ServerError, asyncio.TimeoutError) as error:
-            await self._give_up(servers)
-            words = "no answer within {:.0f} s".format(self._seconds) if not str(error) else str(error)
-            failed = {server.url: Unreachable(server.url, "/update_weights_from_distributed", words)
-                      for server in servers}
-            return Pushed(failed, 0, "")
-        return Pushed({}, outgoing.bytes * len(servers), outgoing.digest())
+        async def look(server):
+            await session.expect_same_model(server, outgoing.shapes, limit)
+            ranks[server.url] = await session.ranks(server, limit)
+
+        limit = deadline.shared(len(servers))
+        failed = await on_each(servers, look)
+        while remaining := [server for server in servers if server.url not in failed]:
+            fresh = self._child is None or not self._child.alive or self._urls != [s.url for s in remaining]
+            limit = deadline.shared(len(remaining))
+            try:
+                if fresh:
+                    await self._join(remaining, ranks, outgoing, limit)
+                await self._send(remaining, outgoing, version, limit)
+                break
+            except _Failed as error:
+                await self._leave()
+                failed |= self._excluded(error, remaining, fresh)
+            except BaseException:
+                await self._leave()
+                raise
+        return Pushed(failed, outgoing.bytes * (len(servers) - len(failed)), outgoing.digest)
 
     async def close(self) -> None:
-        """Ends the child."""
-        if self._child is not None and self._child.returncode is None:
-            self._child.kill()
-            await self._child.wait()
-        self._child, self._members = None, ()
+        """Ends the child and tells the servers that its group is no more."""
+        await self._leave()
 
-    async def _push(self, servers, outgoing, version):
-        if self._members != tuple(server.url for server in servers):
-            await self._join(servers)
-        _raise_first(await on_each(servers, lambda server: self._post(server, "/begin_weight_update", {})))
-        buckets = list(outgoing.buckets(self._bucket_bytes))
-        for number, names in enumerate(buckets, start=1):
-            data = await asyncio.to_thread(_flat, outgoing, names)
-            body = {"names": names, "dtypes": [outgoing.dtype.name] * len(names),
-                    "shapes": [list(outgoing.shapes[name]) for name in names], "group_name": self._group,
-                    "load_format": "flattened_bucket", "flush_cache": number == len(buckets)}
-            if number == len(buckets):
-                body["weight_version"] = version
-            await self._together(
-                on_each(servers, lambda server, body=body: self._post(
-                    server, "/update_weights_from_distributed", body)),
-                self._order({"op": "broadcast", "bytes": len(data)}, data))
-        _raise_first(await on_each(servers, lambda server: self._post(server, "/end_weight_update", {})))
+    @property
+    def _urls(self):
+        return [server.url for server in self._members]
 
-    async def _join(self, servers):
+    def _excluded(self, error, servers, fresh):
+        """Who is not tried again.
+
+        A refusal in a group of earlier may only mean that the server was restarted and does not know of it.
+        """
+        if error.blamed:
+            return {url: reason for url, reason in error.blamed.items() if fresh or isinstance(reason, Unreachable)}
+        return {server.url: Unreachable(server.url, _UPDATE, error.sender) for server in servers}
+
+    async def _join(self, servers, ranks, outgoing, deadline):
         """Makes a new group of the child and all ranks of all servers."""
-        await self._give_up(servers)
-        ranks = [int((await server.get("/server_info")).get("tp_size") or 1) for server in servers]
-        offsets = {server.url: 1 + sum(ranks[:number]) for number, server in enumerate(servers)}
-        self._group = f"rlzero-{secrets.token_hex(4)}"
-        shared = {"world_size": 1 + sum(ranks), "backend": self._backend}
-        port = _free_port(self._host)
-        self._child = await asyncio.create_subprocess_exec(
-            self._python, str(pathlib.Path(sender.__file__)), stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE)
-        order = {"op": "join", "host": self._host, "port": port, "group": self._group, "seconds": self._seconds}
-
-        def ask(server):
-            return self._post(server, "/init_weights_update_group", shared | {
-                "master_address": self._host, "master_port": port, "group_name": self._group,
-                "rank_offset": offsets[server.url]})
-
-        await self._together(on_each(servers, ask), self._order(order | shared))
-        self._members = tuple(server.url for server in servers)
-
-    async def _together(self, servers, child):
-        """Waits for servers and child; the first failure ends the wait, for the other side would wait for ever."""
-        tasks = [asyncio.ensure_future(servers), asyncio.ensure_future(child)]
+        await self._leave()
+        largest = max(outgoing.size(names) for names in outgoing.buckets(self._bucket_bytes))
+        self._child = await Child.start(self._python, 2 * largest)
         try:
-            for task in asyncio.as_completed(tasks):
-                _raise_first(await task or {})
+            port = (await self._child.order("open", deadline, host=self._host, seconds=self._seconds))["port"]
+        except ChildError as error:
+            raise WeightSyncError(_startup_words(error, self._python)) from None
+        self._members, self._group = list(servers), f"rlzero-{secrets.token_hex(4)}"
+        world = 1 + sum(ranks[server.url] for server in servers)
+        shared = {"master_address": self._host, "master_port": port, "world_size": world, "backend": self._backend,
+                  "group_name": self._group}
+        asked, offset = {}, 1
+        for server in servers:
+            asked[server] = "/init_weights_update_group", shared | {"rank_offset": offset}
+            offset += ranks[server.url]
+        joined = self._child.order("join", deadline, name=self._group, backend=self._backend, size=world,
+                                   seconds=self._seconds)
+        await self._together(joined, asked, deadline)
+
+    async def _send(self, servers, outgoing, version, deadline):
+        """Broadcasts all buckets inside a session of each server."""
+        failed = await on_each(servers, lambda server: session.begin(server, deadline))
+        if failed:
+            raise _Failed(failed)
+        buckets = outgoing.buckets(self._bucket_bytes)
+        half = self._child.memory.size // 2  # one bucket is made while the other is sent
+
+        def prepare(number):
+            outgoing.flat(buckets[number], self._child.memory[number % 2 * half:])
+            return number
+
+        async with contextlib.aclosing(one_ahead(prepare, range(len(buckets)))) as numbers:
+            async for number in numbers:
+                names, last = buckets[number], number == len(buckets) - 1
+                body = {"names": names, "dtypes": [outgoing.dtype.name] * len(names),
+                        "shapes": [list(outgoing.shapes[name]) for name in names], "group_name": self._group,
+                        "load_format": "flattened_bucket", "flush_cache": last}
+                body |= {"weight_version": version} if last else {}
+                sent = self._child.order("broadcast", deadline, start=number % 2 * half, bytes=outgoing.size(names))
+                await self._together(sent, {server: (_UPDATE, body) for server in servers}, deadline)
+        failed = await session.end(servers, {}, deadline)
+        if failed:
+            raise _Failed(failed)
+
+    async def _together(self, sender: Awaitable, asked: dict[Server, tuple[str, dict]], deadline: Deadline):
+        """Waits for the child and all servers; the first failure ends the child, or the others would wait for ever.
+
+        Raises:
+          _Failed: blames whom no answer comes from; if all answer, those that failed before the child was ended.
+        """
+        child = asyncio.ensure_future(sender)
+        # The child's time is up first: those who then answer were only waiting for the one who does not.
+        tasks = {server.url: asyncio.ensure_future(server.post(path, body, timeout=deadline.left + 2 * _GRACE_SECONDS))
+                 for server, (path, body) in asked.items()}
+        try:
+            await asyncio.wait([child, *tasks.values()], return_when=asyncio.FIRST_EXCEPTION)
+            first = {url: error for url, task in tasks.items() if (error := _error(task))}
+            if not first and not _error(child):
+                return
+            await self._child.end()
+            await asyncio.wait([child, *tasks.values()], timeout=_GRACE_SECONDS)
+            silent = {url: Unreachable(url, _UPDATE, f"no answer within {deadline.seconds:.0f} s")
+                      for url, task in tasks.items() if not task.done()}
+            silent |= {url: error for url, task in tasks.items() if isinstance(error := _error(task), Unreachable)}
+            raise _Failed(silent or first, str(_error(child) or ""))
         finally:
-            for task in tasks:
+            for task in (child, *tasks.values()):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(child, *tasks.values(), return_exceptions=True)
 
-    async def _order(self, order, data=b""):
-        """Has the child do something, and waits until it has."""
-        try:
-            self._child.stdin.write(json.dumps(order).encode() + b"\n")
-            self._child.stdin.write(data)
-            await self._child.stdin.drain()
-            line = await self._child.stdout.readline()
-        except (BrokenPipeError, ConnectionResetError):
-            line = b""
-        if not line:
-            raise ServerError("child process", "", f"the sender of weights ({self._python}) died; its words are above")
-        answer = json.loads(line)
-        if "torch" in answer.get("error", "") and "No module" in answer["error"]:
-            raise RuntimeError(f"{self._python} has no torch, which --config.sync.method=distributed needs; install "
-                               "rlzero[sync], name another interpreter with --config.sync.python, or use "
-                               "--config.sync.method=tensor")
-        if "error" in answer:
-            raise ServerError("child process", "", answer["error"])
-
-    async def _post(self, server, path, body):
-        return await server.post(path, body, timeout=self._seconds)
-
-    async def _give_up(self, servers):
-        """Leaves the group; servers that are still in it are told, as far as they listen."""
-        await self.close()
-        if self._group:
-            await asyncio.gather(
-                *(server.post(path, body, timeout=5.0) for server in servers for path, body in (
-                    ("/end_weight_update", {}), ("/destroy_weights_update_group", {"group_name": self._group}))),
-                return_exceptions=True)
-            self._group = ""
+    async def _leave(self):
+        """Ends the child, and has the servers forget the group and the session in it."""
+        if self._child is not None:
+            await self._child.end()
+        members, group = self._members, self._group
+        self._child, self._members, self._group = None, [], ""
+        if group:
+            limit = Deadline(_GRACE_SECONDS / 2)
+            await on_each(members, lambda server: server.post("/end_weight_update", {}, timeout=limit.left))
+            await on_each(members, lambda server: server.post("/destroy_weights_update_group", {"group_name": group},
+                                                              timeout=limit.left))
 
 
-def _flat(outgoing: Outgoing, names: Sequence[str]) -> bytes:
-    return np.concatenate([outgoing.fetch(name).reshape(-1).view(np.uint8) for name in names]).tobytes()
+def _error(task: asyncio.Future) -> ServerError | ChildError | None:
+    """What a task failed with; what is neither a server's nor the child's failure is raised."""
+    if not task.done() or task.exception() is None:
+        return None
+    if not isinstance(task.exception(), ServerError | ChildError):
+        raise task.exception()
+    return task.exception()
 
 
-def _raise_first(failed: dict[str, ServerError]) -> None:
-    for error in failed.values():
-        raise error
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as listener:
-        listener.bind((host, 0))
-        return listener.getsockname()[1]
+def _startup_words(error: ChildError, python: str) -> str:
+    if "No module named 'torch" in str(error) or "import of torch halted" in str(error):
+        return (f"{python or 'this interpreter'} has no torch, which --config.sync.method=distributed needs: pip "
+                "install 'rlzero[sync]', name another interpreter with --config.sync.python, or use "
+                "--config.sync.method=tensor")
+    return f"the process that sends weights did not start: {error}"

@@ -7,17 +7,19 @@ views of one storage, so their bytes are copied once.
 """
 
 import base64
+import contextlib
+import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rlzero.models import huggingface
 from rlzero.models.transformer import ModelConfig
 from rlzero.rollout.sglang_http import Server, ServerError
-from rlzero.rollout.weights.tensors import Outgoing, expect_same_tensors
-from rlzero.rollout.weights.transport import Pushed, on_each
+from rlzero.rollout.weights import session
+from rlzero.rollout.weights.tensors import Outgoing, one_ahead
+from rlzero.rollout.weights.transport import Deadline, Pushed, on_each
 
 _STORAGES = {"float32": "FloatStorage", "bfloat16": "BFloat16Storage"}
 _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of torch.save
@@ -32,95 +34,108 @@ class TensorTransport:
 
         Args:
           model: the shape.
-          source: model directory that the servers were started with; names and shapes must be its own.
+          source: model directory that training started from; names and shapes must be its own.
           dtype: "float32" or "bfloat16".
-          bucket_bytes: most bytes of tensors in a request.
-          seconds: deadline of each request.
+          bucket_bytes: most bytes of tensors in a request; a larger tensor has one of its own.
+          seconds: deadline of an update.
         """
         self._model, self._source, self._dtype = model, source, dtype
         self._bucket_bytes, self._seconds = bucket_bytes, seconds
-        self._checked = False
 
     async def push(self, servers: Sequence[Server], params: Any, version: str) -> Pushed:
-        """See `Transport.push`.
-
-        Raises:
-          ValueError: names or shapes are not those of the model that is served; nothing was sent.
-        """
-        outgoing = Outgoing(huggingface.named_tensors(params, self._model), self._dtype)
-        if not self._checked:
-            expect_same_tensors(outgoing, self._source)
-            self._checked = True
+        """See `Transport.push`. Every rank of a server is sent all of it, inside the same request."""
+        outgoing = Outgoing(params, self._model, source=self._source, dtype=self._dtype)
+        deadline = Deadline(self._seconds)
         failed: dict[str, ServerError] = {}
         ranks: dict[str, int] = {}
 
         async def to_all(step):
             """A step on the servers that have not failed yet."""
-            failed.update(await on_each([server for server in servers if server.url not in failed], step))
+            there = [server for server in servers if server.url not in failed]
+            limit = deadline.shared(len(there))
+            failed.update(await on_each(there, lambda server: step(server, limit)))
 
-        async def begin(server):
-            ranks[server.url] = int((await server.get("/server_info")).get("tp_size") or 1)
-            await server.post("/begin_weight_update", {}, timeout=self._seconds)
+        async def look(server, limit):
+            await session.expect_same_model(server, outgoing.shapes, limit)
+            ranks[server.url] = await session.ranks(server, limit)
 
-        await to_all(begin)
-        begun, sent = [server for server in servers if server.url not in failed], 0
-        buckets = list(outgoing.buckets(self._bucket_bytes))
-        for number, names in enumerate(buckets, start=1):
-            payload = base64.b64encode(pickled_tensors([(name, outgoing.fetch(name)) for name in names])).decode()
-            last = number == len(buckets)
-
-            async def send(server, payload=payload, last=last):
-                body = {"serialized_named_tensors": [payload] * ranks[server.url], "flush_cache": last}
-                await server.post("/update_weights_from_tensor", body | ({"weight_version": version} if last else {}),
-                                  timeout=self._seconds)
-
-            await to_all(send)
-            sent += len(payload) * (len(servers) - len(failed))
-        for url, error in (await on_each(begun, self._end)).items():
-            failed.setdefault(url, error)
-        return Pushed(failed, sent, outgoing.digest())
+        await to_all(look)
+        opened = [server for server in servers if server.url not in failed]
+        try:
+            await to_all(session.begin)
+            await self._send(outgoing, version, ranks, to_all)
+        finally:
+            failed = await session.end(opened, failed, deadline)
+        return Pushed(failed, outgoing.bytes * (len(servers) - len(failed)), outgoing.digest)
 
     async def close(self) -> None:
         """Nothing to let go of."""
 
-    async def _end(self, server):
-        await server.post("/end_weight_update", {}, timeout=self._seconds)
+    async def _send(self, outgoing, version, ranks, to_all):
+        buckets = outgoing.buckets(self._bucket_bytes)
+
+        def prepare(number):
+            tensors = {name: outgoing.shapes[name] for name in buckets[number]}
+            return base64.b64encode(pickled(tensors, outgoing.flat(buckets[number]), outgoing.dtype.name))
+
+        async with contextlib.aclosing(one_ahead(prepare, range(len(buckets)))) as payloads:
+            number = 0
+            async for payload in payloads:
+                number += 1
+                last = number == len(buckets)
+                settings = {"flush_cache": last} | ({"weight_version": version} if last else {})
+                bodies = {count: _body(payload, count, settings) for count in set(ranks.values())}
+
+                await to_all(lambda server, limit, bodies=bodies: server.post(
+                    "/update_weights_from_tensor", bodies[ranks[server.url]], timeout=limit.left))
 
 
-def pickled_tensors(tensors: Sequence[tuple[str, np.ndarray]]) -> bytes:
-    """A pickle of `[(name, torch.Tensor), …]`, of arrays of one dtype, float32 or bfloat16.
+def _body(payload: bytes, ranks: int, settings: Mapping[str, Any]) -> bytes:
+    """JSON written by hand: base64 needs no escapes, and looking for them takes longer than all the rest."""
+    tensors = b",".join([b'"%b"' % payload] * ranks)
+    return b'{"serialized_named_tensors":[%b],%b' % (tensors, json.dumps(settings).encode()[1:])
+
+
+def pickled(shapes: Mapping[str, Sequence[int]], flat: np.ndarray, dtype: str) -> bytes:
+    """A pickle of `[(name, torch.Tensor), …]`.
+
+    Args:
+      shapes: name -> shape of the tensors.
+      flat: their bytes, one after the other, as uint8.
+      dtype: of all of them, "float32" or "bfloat16".
 
     Raises:
-      ValueError: no arrays, several dtypes, or another one.
+      ValueError: another dtype, no tensor, or bytes that are not theirs.
     """
-    dtypes = {array.dtype.name for _, array in tensors}
-    if len(dtypes) != 1 or not dtypes <= _STORAGES.keys():
-        raise ValueError(f"expected tensors of one dtype, {' or '.join(_STORAGES)}, got {sorted(dtypes)}")
-    flat = np.concatenate([array.reshape(-1) for _, array in tensors])
-    stream = [b"\x80\x04",  # protocol 4
-              _global("torch.storage", "_load_from_bytes"), _bytes(_storage(flat, *dtypes)), b"\x85R", b"q\x00", b"0",
-              _global("torch._utils", "_rebuild_tensor_v2"), b"q\x01", b"0",
+    if dtype not in _STORAGES:
+        raise ValueError(f"expected a dtype of {' or '.join(_STORAGES)}, got {dtype}")
+    itemsize, sizes = np.dtype(dtype).itemsize, {name: int(np.prod(shape)) for name, shape in shapes.items()}
+    if not shapes or sum(sizes.values()) * itemsize != flat.size:
+        raise ValueError(f"expected the bytes of some {dtype} tensors, got {flat.size} for shapes {dict(shapes)}")
+    stream = [b"\x80\x04",  # protocol 4; then the three things that every tensor needs, each put into the memo
+              _global("torch.storage", "_load_from_bytes"), _bytes(_storage(flat, itemsize, dtype)), b"\x85R", b"q\x00",
+              b"0", _global("torch._utils", "_rebuild_tensor_v2"), b"q\x01", b"0",
               _global("collections", "OrderedDict"), b")R", b"q\x02", b"0", b"("]
     offset = 0
-    for name, array in tensors:
-        strides = np.empty(array.shape, np.bool_).strides  # of a contiguous array, in elements
-        stream += [_text(name), b"h\x01", b"(", b"h\x00", _integer(offset), _integers(array.shape), _integers(strides),
+    for name, shape in shapes.items():
+        strides = [int(np.prod(shape[axis + 1:])) for axis in range(len(shape))]
+        stream += [_text(name), b"h\x01", b"(", b"h\x00", _integer(offset), _integers(shape), _integers(strides),
                    b"\x89", b"h\x02", b"t", b"R", b"\x86"]
-        offset += array.size
+        offset += sizes[name]
     return b"".join([*stream, b"l", b"."])
 
 
-def _storage(flat: np.ndarray, dtype: str) -> bytes:
+def _storage(flat: np.ndarray, itemsize: int, dtype: str) -> bytes:
     """What torch.save writes for a CPU storage, in its format before zip files."""
+    size = flat.size // itemsize
     header = [b"\x80\x02" + _integer(_LEGACY_MAGIC) + b".", b"\x80\x02" + _integer(_LEGACY_PROTOCOL) + b".",
               b"\x80\x02}(" + _text("protocol_version") + _integer(_LEGACY_PROTOCOL) + _text("little_endian") + b"\x88"
               + _text("type_sizes") + b"}(" + _text("short") + _integer(2) + _text("int") + _integer(4)
               + _text("long") + _integer(4) + b"u" + b"u."]
     persistent = (b"(" + _text("storage") + _global("torch", _STORAGES[dtype]) + _text("0") + _text("cpu")
-                  + _integer(flat.size) + b"N" + b"t" + b"Q")
+                  + _integer(size) + b"N" + b"t" + b"Q")
     keys = b"\x80\x02](" + _text("0") + b"e."
-    return b"".join([*header, b"\x80\x02" + persistent + b".", keys, struct.pack("<q", flat.size),
-                     flat.view(np.uint8).tobytes()])
+    return b"".join([*header, b"\x80\x02" + persistent + b".", keys, struct.pack("<q", size), flat.data])
 
 
 # The opcodes of pickle that are needed, each as it is written (pickletools.dis shows them).

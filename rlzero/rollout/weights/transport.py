@@ -6,10 +6,15 @@ whether they serve what they were given is the business of `rlzero.rollout.updat
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from rlzero.rollout.sglang_http import Server, ServerError
+
+
+class WeightSyncError(RuntimeError):
+    """No server can be given weights in this way; says what to change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +23,8 @@ class Pushed:
 
     Attributes:
       failed: URL -> error, of the servers that did not take the weights.
-      bytes: moved, over all servers.
-      digest: hash of names, shapes and bytes of what was sent; equal digests, equal weights.
+      bytes: of tensors, over all servers that took them.
+      digest: of what was sent: other weights, another digest.
     """
 
     failed: dict[str, ServerError]
@@ -33,12 +38,33 @@ class Transport(Protocol):
     async def push(self, servers: Sequence[Server], params: Any, version: str) -> Pushed:
         """Gives servers new weights under the label `version`; one that fails does not keep the others from theirs.
 
+        Nothing reads `params` any more when this returns or raises.
+
         Raises:
-          OSError: the weights could not be written, for all servers alike.
+          ValueError: names or shapes are not those of the model that training started from; nothing was sent.
+          HandshakeError: a server holds a model with other parameters; it was sent nothing.
+          WeightSyncError, OSError: weights cannot be moved in this way, whatever the server.
         """
 
     async def close(self) -> None:
         """Lets go of processes and files."""
+
+
+class Deadline:
+    """A moment after which nothing is waited for."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, at least 0."""
+        return max(self._end - time.monotonic(), 0.0)
+
+    def shared(self, servers: int) -> "Deadline":
+        """For a step of several servers: half of what is left, so that a silent one leaves time for the others."""
+        return Deadline(self.left / 2) if servers > 1 else self
 
 
 async def on_each(servers: Sequence[Server], step: Callable[[Server], Awaitable]) -> dict[str, ServerError]:
