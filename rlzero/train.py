@@ -36,6 +36,7 @@ from rlzero.rollout.handshake import HandshakeError
 from rlzero.rollout.pipeline import Pipeline
 from rlzero.rollout.sampler import Sampler, SamplerOptions
 from rlzero.rollout.scoring import make_scorer
+from rlzero.rollout.weights import WeightSyncError
 from rlzero.training import flags as flags_lib
 from rlzero.training.checkpoints import CheckpointError, Checkpoints
 from rlzero.training.clock import Clock
@@ -47,6 +48,7 @@ from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError
 from rlzero.training.optimizer import optimizer_options
 from rlzero.training.report import Report
 
+_ROLLOUT_ERRORS = (RolloutError, HandshakeError, WeightSyncError)
 _TRAINING_PROBLEMS = 3072  # generated problems to draw from; an epoch of the demo is 48 steps
 
 
@@ -61,7 +63,7 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             progress = restore(run, checkpoints)
             changes = save_resolved(config, workdir)
         report = Report(config, workdir, progress.step)
-        report.opening(run.description, batch_table(config), changes + checkpoints.skipped, progress.step)
+        report.opening(f"{run.description}\nrollouts   {run.engine.description}", batch_table(config), changes + checkpoints.skipped, progress.step)
         if progress.before is None:
             with clock.phase("evaluation"):
                 progress.before = assess(run)
@@ -114,7 +116,7 @@ def saving_first(run: "Run", report: Report, checkpoints: Checkpoints, progress:
     """Where rollouts fail for good, saves what was trained before the error goes on its way."""
     try:
         yield
-    except (RolloutError, HandshakeError):
+    except _ROLLOUT_ERRORS:
         report.flush()
         save(run, checkpoints, progress, clock)
         checkpoints.wait()
@@ -274,9 +276,12 @@ def main(config: Config) -> None:
             np.savez(path, **dataclasses.asdict(error.rows))
             print(f"error: {error}. The batch is in {path}", file=sys.stderr)
             sys.exit(3)
-        except (CheckpointError, RolloutError, HandshakeError) as error:
+        except CheckpointError as error:
             print(f"error: {error}", file=sys.stderr)
-            sys.exit(4 if isinstance(error, CheckpointError) else 5)
+            sys.exit(4)
+        except _ROLLOUT_ERRORS as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(5)
     sys.exit(interruption.exit_code)
 
 

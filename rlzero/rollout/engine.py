@@ -93,6 +93,10 @@ class Completion:
 class Engine(Protocol):
     """Samples completions with the newest weights it was given."""
 
+    @property
+    def description(self) -> str:
+        """A line about where completions come from, once there were weights."""
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Yields at most one completion per request, in the order they finish; closing the iterator abandons the rest.
 

@@ -67,6 +67,11 @@ class LocalEngine:
             params = jax.tree.map(lambda leaf: replicated_unless_on(leaf, self._mesh), params)
         self._params, self._version = _in_dtype(params, self._dtype), version
 
+    @property
+    def description(self) -> str:
+        """See `Engine.description`."""
+        return f"in this process, in {self._dtype.name}"
+
     def readmit(self) -> None:
         """Nothing is ever out of service here."""
 

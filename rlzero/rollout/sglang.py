@@ -171,7 +171,7 @@ class SGLangEngine:
 
     @property
     def description(self) -> str:
-        """A line about the servers, once they are known."""
+        """See `Engine.description`."""
         return "; ".join(
             f"{url} ({facts.model_path}, {facts.dtype}, context {facts.context}"
             f"{', seeds count' if facts.deterministic else ''})" for url, facts in self._updater.facts.items())

@@ -57,7 +57,11 @@ class Updater:
             node.hold()
         alive = await self._on_each(nodes, self._prepare)
         controls = [control for node in alive for control in node.controls]
-        pushed = await self._transport.push(controls, params, label)
+        try:
+            pushed = await self._transport.push(controls, params, label)
+        except BaseException:
+            await asyncio.gather(*map(self._continue, controls), return_exceptions=True)
+            raise
         self.bytes += pushed.bytes
         changed, self._digest = pushed.digest != self._digest, pushed.digest
         return await self._on_each(alive, lambda node: self._finish(node, label, pushed, changed))
@@ -91,8 +95,7 @@ class Updater:
             try:
                 await self._confirm(control, label, pushed, changed)
             finally:
-                with contextlib.suppress(ServerError):  # a failed one need not stay paused as well
-                    await control.post("/continue_generation", {}, timeout=_SECONDS)
+                await self._continue(control)
         samples = []
         for control in node.controls:
             samples += await handshake.sample_probes(control, self._probes, self._temperature)
@@ -101,6 +104,11 @@ class Updater:
             raise HandshakeError(f"{node.url} answers a probe from {kept[0].cached_tokens} cached tokens of older "
                                  "weights: its cache was not flushed")
         return samples
+
+    async def _continue(self, control):
+        """Ends a pause, also that of a server on which something failed: it need not stay paused as well."""
+        with contextlib.suppress(ServerError):
+            await control.post("/continue_generation", {}, timeout=_SECONDS)
 
     async def _confirm(self, control, label, pushed, changed):
         """Flushes a server's cache and asks what it has now."""

@@ -18,7 +18,9 @@ _COLUMNS = (
 )
 
 # Counts that should be 0: shown only when they are not.
-_TROUBLES = (("rollout/failed", "failed"), ("policy/skipped_updates", "updates skipped"))
+_TROUBLES = (("rollout/failed", "failed"), ("policy/skipped_updates", "updates skipped"),
+             ("server/servers_lost", "servers lost"), ("server/given_up", "requests given up"),
+             ("server/refused", "requests refused"), ("server/stale", "stale"))
 
 
 def step_line(step: int, steps: int, values: Mapping[str, float]) -> str:

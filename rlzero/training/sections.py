@@ -122,7 +122,7 @@ class SyncSection:
     # disk: versions that stay there.
     keep: int = setting(2, "[1, inf)")
     # tensor, distributed: megabytes (10^6 bytes) that are sent at a time.
-    bucket_megabytes: int = setting(256, "[1, inf)")
+    bucket_megabytes: int = setting(16, "[1, inf)")
     # distributed: "gloo" between CPUs, "nccl" between GPUs.
     backend: str = setting("gloo", choices=("gloo", "nccl"))
     # distributed: this host as the servers reach it.

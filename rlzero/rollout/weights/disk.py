@@ -39,6 +39,7 @@ class DiskTransport:
         self._directory = pathlib.Path(directory).absolute()
         self._seen_as = pathlib.PurePosixPath(server_directory or self._directory)
         self._keep, self._seconds = keep, seconds
+        self._known = session.KnownServers()
         self._digests: dict[pathlib.Path, str] = {}  # of the versions that are there, oldest first
         self._reading: dict[str, set[pathlib.Path]] = collections.defaultdict(set)  # URL -> what it may still read
 
@@ -56,7 +57,7 @@ class DiskTransport:
         deadline = Deadline(self._seconds)
 
         async def update(server):  # each by itself: a silent one holds up no other
-            await session.expect_same_model(server, outgoing.shapes, deadline)
+            await self._known.expect_same_model(server, outgoing.shapes, deadline)
             self._reading[server.url].add(path)
             try:
                 await server.post("/update_weights_from_disk", body, timeout=deadline.left)
@@ -68,6 +69,7 @@ class DiskTransport:
             self._reading.pop(server.url)
 
         failed = await on_each(servers, update)
+        self._known.forget(failed)
         await asyncio.to_thread(self._prune, path)
         return Pushed(failed, outgoing.bytes * (len(servers) - len(failed)), self._digests[path])
 

@@ -33,7 +33,7 @@ class _Failed(Exception):
 class DistributedTransport:
     """Broadcasts buckets of tensors in a process group that lasts as long as its members do."""
 
-    def __init__(self, model: ModelConfig, *, source: str, dtype: str, bucket_bytes: int = 256 * 10**6,
+    def __init__(self, model: ModelConfig, *, source: str, dtype: str, bucket_bytes: int = 16 * 10**6,
                  backend: str = "gloo", host: str = "127.0.0.1", python: str = "", seconds: float = 600.0):
         """Makes the transport; the child starts with the first push.
 
@@ -50,6 +50,7 @@ class DistributedTransport:
         self._model, self._source, self._dtype = model, source, dtype
         self._bucket_bytes, self._backend, self._host = bucket_bytes, backend, host
         self._python, self._seconds = python, seconds
+        self._known = session.KnownServers()
         self._child: Child | None = None
         self._members: list[Server] = []
         self._group = ""
@@ -61,7 +62,7 @@ class DistributedTransport:
         ranks: dict[str, int] = {}
 
         async def look(server):
-            await session.expect_same_model(server, outgoing.shapes, limit)
+            await self._known.expect_same_model(server, outgoing.shapes, limit)
             ranks[server.url] = await session.ranks(server, limit)
 
         limit = deadline.shared(len(servers))
@@ -80,6 +81,7 @@ class DistributedTransport:
             except BaseException:
                 await self._leave()
                 raise
+        self._known.forget(failed)
         return Pushed(failed, outgoing.bytes * (len(servers) - len(failed)), outgoing.digest)
 
     async def close(self) -> None:

@@ -15,33 +15,55 @@ _FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gat
 _CLEANUP_SECONDS = 5.0
 
 
-async def expect_same_model(server: Server, names: Iterable[str], deadline: Deadline) -> None:
-    """Compares the names of a checkpoint's tensors with what a server holds, before anything is sent.
+class KnownServers:
+    """Those that were seen to hold the model that is sent to them.
 
-    A server that cannot list its parameters is believed.
-
-    Raises:
-      HandshakeError: it has others.
-      ServerError: no answer.
+    A server is looked at before its first update and before the one after a failure, when it may have been restarted.
     """
-    try:
-        reply = await server.post("/weights_checker", {"action": "checksum"}, timeout=deadline.left)
-    except Refused:
-        return
-    try:
-        held = {name for rank in reply["ranks"] for name in rank["checksums"]}
-    except (KeyError, TypeError):
-        raise Malformed(server.url, "/weights_checker", "no checksums in the answer") from None
-    sent = {".".join(_FUSED.get(part, part) for part in name.split(".")) for name in names}
+
+    def __init__(self):
+        self._urls: set[str] = set()
+
+    def forget(self, urls: Iterable[str]) -> None:
+        """Has servers looked at again."""
+        self._urls.difference_update(urls)
+
+    async def expect_same_model(self, server: Server, names: Iterable[str], deadline: Deadline) -> None:
+        """Compares the names of a checkpoint's tensors with what a server holds, before anything is sent.
+
+        A server that cannot list its parameters is believed.
+
+        Raises:
+          HandshakeError: it has others.
+          ServerError: no answer.
+        """
+        if server.url in self._urls:
+            return
+        try:
+            reply = await server.post("/weights_checker", {"action": "checksum"}, timeout=deadline.left)
+        except Refused:
+            return
+        try:
+            held = {name for rank in reply["ranks"] for name in rank["checksums"]}
+        except (KeyError, TypeError):
+            raise Malformed(server.url, "/weights_checker", "no checksums in the answer") from None
+        _compare(server.url, {_fused(name) for name in names}, held)
+        self._urls.add(server.url)
+
+
+def _compare(url, sent: set[str], held: set[str]):
     unknown = sorted(sent - held)
+    # A tied head may be listed although its values come with the embedding's.
     stale = sorted(name for name in held - sent - {"lm_head.weight"} if name.endswith((".weight", ".bias")))
-    if "lm_head.weight" in held - sent and "model.embed_tokens.weight" not in held:
-        stale.append("lm_head.weight")
     if unknown or stale:
         words = ["it does not have " + _first(unknown)] if unknown else []
         words += ["it has " + _first(stale) + ", which would stay as they are"] if stale else []
-        raise HandshakeError(f"{server.url} does not hold the model that is trained: {'; '.join(words)}; start it with "
+        raise HandshakeError(f"{url} does not hold the model that is trained: {'; '.join(words)}; start it with "
                              "--model-path of the trained model")
+
+
+def _fused(name: str) -> str:
+    return ".".join(_FUSED.get(part, part) for part in name.split("."))
 
 
 async def ranks(server: Server, deadline: Deadline) -> int:

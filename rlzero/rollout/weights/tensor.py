@@ -2,8 +2,12 @@
 
 SGLang unpickles with a short list of what may be named in a pickle. A CPU tensor of torch is, within that list, a call
 of `torch._utils._rebuild_tensor_v2` on a storage, and a storage a call of `torch.storage._load_from_bytes` on bytes as
-`torch.save` wrote them before its zip format. Both are short enough to be written by hand: all tensors of a bucket are
-views of one storage, so their bytes are copied once.
+`torch.save` wrote them before its zip format. Both are short enough to be written by hand; all tensors of a bucket are
+views of one storage.
+
+Everything passes through the server's JSON and its queues between processes, several copies of each byte: the way for
+small models, and for servers that share neither a directory nor a process group with the trainer. Small buckets are
+faster than large ones.
 """
 
 import base64
@@ -28,7 +32,7 @@ _LEGACY_MAGIC, _LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of torch.save
 class TensorTransport:
     """Posts the tensors themselves, in buckets of bounded size."""
 
-    def __init__(self, model: ModelConfig, *, source: str, dtype: str, bucket_bytes: int = 256 * 10**6,
+    def __init__(self, model: ModelConfig, *, source: str, dtype: str, bucket_bytes: int = 16 * 10**6,
                  seconds: float = 600.0):
         """Makes the transport; sends nothing.
 
@@ -41,6 +45,7 @@ class TensorTransport:
         """
         self._model, self._source, self._dtype = model, source, dtype
         self._bucket_bytes, self._seconds = bucket_bytes, seconds
+        self._known = session.KnownServers()
 
     async def push(self, servers: Sequence[Server], params: Any, version: str) -> Pushed:
         """See `Transport.push`. Every rank of a server is sent all of it, inside the same request."""
@@ -56,7 +61,7 @@ class TensorTransport:
             failed.update(await on_each(there, lambda server: step(server, limit)))
 
         async def look(server, limit):
-            await session.expect_same_model(server, outgoing.shapes, limit)
+            await self._known.expect_same_model(server, outgoing.shapes, limit)
             ranks[server.url] = await session.ranks(server, limit)
 
         await to_all(look)
@@ -66,6 +71,7 @@ class TensorTransport:
             await self._send(outgoing, version, ranks, to_all)
         finally:
             failed = await session.end(opened, failed, deadline)
+            self._known.forget(failed)
         return Pushed(failed, outgoing.bytes * (len(servers) - len(failed)), outgoing.digest)
 
     async def close(self) -> None:
@@ -112,9 +118,10 @@ def pickled(shapes: Mapping[str, Sequence[int]], flat: np.ndarray, dtype: str) -
     itemsize, sizes = np.dtype(dtype).itemsize, {name: int(np.prod(shape)) for name, shape in shapes.items()}
     if not shapes or sum(sizes.values()) * itemsize != flat.size:
         raise ValueError(f"expected the bytes of some {dtype} tensors, got {flat.size} for shapes {dict(shapes)}")
+    head = _storage_head(flat.size // itemsize, dtype)
     stream = [b"\x80\x04",  # protocol 4; then the three things that every tensor needs, each put into the memo
-              _global("torch.storage", "_load_from_bytes"), _bytes(_storage(flat, itemsize, dtype)), b"\x85R", b"q\x00",
-              b"0", _global("torch._utils", "_rebuild_tensor_v2"), b"q\x01", b"0",
+              _global("torch.storage", "_load_from_bytes"), b"\x8e", struct.pack("<Q", len(head) + flat.size), head,
+              flat.data, b"\x85R", b"q\x00", b"0", _global("torch._utils", "_rebuild_tensor_v2"), b"q\x01", b"0",
               _global("collections", "OrderedDict"), b")R", b"q\x02", b"0", b"("]
     offset = 0
     for name, shape in shapes.items():
@@ -125,9 +132,8 @@ def pickled(shapes: Mapping[str, Sequence[int]], flat: np.ndarray, dtype: str) -
     return b"".join([*stream, b"l", b"."])
 
 
-def _storage(flat: np.ndarray, itemsize: int, dtype: str) -> bytes:
-    """What torch.save writes for a CPU storage, in its format before zip files."""
-    size = flat.size // itemsize
+def _storage_head(size: int, dtype: str) -> bytes:
+    """What torch.save, in its format before zip files, writes of a CPU storage before its bytes."""
     header = [b"\x80\x02" + _integer(_LEGACY_MAGIC) + b".", b"\x80\x02" + _integer(_LEGACY_PROTOCOL) + b".",
               b"\x80\x02}(" + _text("protocol_version") + _integer(_LEGACY_PROTOCOL) + _text("little_endian") + b"\x88"
               + _text("type_sizes") + b"}(" + _text("short") + _integer(2) + _text("int") + _integer(4)
@@ -135,7 +141,7 @@ def _storage(flat: np.ndarray, itemsize: int, dtype: str) -> bytes:
     persistent = (b"(" + _text("storage") + _global("torch", _STORAGES[dtype]) + _text("0") + _text("cpu")
                   + _integer(size) + b"N" + b"t" + b"Q")
     keys = b"\x80\x02](" + _text("0") + b"e."
-    return b"".join([*header, b"\x80\x02" + persistent + b".", keys, struct.pack("<q", size), flat.data])
+    return b"".join([*header, b"\x80\x02" + persistent + b".", keys, struct.pack("<q", size)])
 
 
 # The opcodes of pickle that are needed, each as it is written (pickletools.dis shows them).
@@ -148,10 +154,6 @@ def _global(module: str, name: str) -> bytes:
 def _text(text: str) -> bytes:
     data = text.encode()
     return b"X" + struct.pack("<I", len(data)) + data
-
-
-def _bytes(data: bytes) -> bytes:
-    return b"\x8e" + struct.pack("<Q", len(data)) + data
 
 
 def _integer(number: int) -> bytes:
