@@ -63,7 +63,8 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             progress = restore(run, checkpoints)
             changes = save_resolved(config, workdir)
         report = Report(config, workdir, progress.step)
-        report.opening(f"{run.description}\nrollouts   {run.engine.description}", batch_table(config), changes + checkpoints.skipped, progress.step)
+        report.opening(f"{run.description}\nrollouts   {run.engine.description}", batch_table(config),
+                       changes + checkpoints.skipped, progress.step)
         if progress.before is None:
             with clock.phase("evaluation"):
                 progress.before = assess(run)

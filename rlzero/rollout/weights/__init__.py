@@ -9,7 +9,8 @@ from rlzero.rollout.weights.distributed import DistributedTransport
 from rlzero.rollout.weights.tensor import TensorTransport
 from rlzero.rollout.weights.transport import Pushed, Transport, WeightSyncError
 
-__all__ = ["DiskTransport", "DistributedTransport", "Pushed", "TensorTransport", "Transport", "WeightSyncError", "make_transport"]
+__all__ = ["DiskTransport", "DistributedTransport", "Pushed", "TensorTransport", "Transport", "WeightSyncError",
+           "make_transport"]
 
 
 def make_transport(section: Any, model: ModelConfig, *, source: str, dtype: str,

@@ -45,16 +45,17 @@ class KnownServers:
             return
         try:
             held = {name for rank in reply["ranks"] for name in rank["checksums"]}
-        except (KeyError, TypeError):
-            raise Malformed(server.url, "/weights_checker", "no checksums in the answer") from None
-        _compare(server.url, {_fused(name) for name in names}, held)
+            stages = max(place["pp_size"] for rank in reply["ranks"] for place in rank["parallelism_info"])
+        except (KeyError, TypeError, ValueError):
+            raise Malformed(server.url, "/weights_checker", "no names of tensors in the answer") from None
+        copied = {"lm_head.weight"} if stages > 1 else set()  # a tied head in another stage follows the embedding
+        _compare(server.url, {_fused(name) for name in names}, held, copied)
         self._urls.add(server.url)
 
 
-def _compare(url, sent: set[str], held: set[str]):
+def _compare(url, sent: set[str], held: set[str], copied: set[str]):
     unknown = sorted(sent - held)
-    # A tied head may be listed although its values come with the embedding's.
-    stale = sorted(name for name in held - sent - {"lm_head.weight"} if name.endswith((".weight", ".bias")))
+    stale = sorted(name for name in held - sent - copied if name.endswith((".weight", ".bias")))
     if unknown or stale:
         words = ["it does not have " + _first(unknown)] if unknown else []
         words += ["it has " + _first(stale) + ", which would stay as they are"] if stale else []
