@@ -6,7 +6,7 @@ evaluation apart. The order in which problems come is in `prompts.py`.
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rlzero.data import templates
 
@@ -30,7 +30,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class PromptReport:
-    """The account of `prepare`: given = kept + duplicates + too_long.
+    """The account of `prepare`: given = kept + duplicates + too_long + unreadable.
 
     Attributes:
       given: problems that came in.
@@ -38,6 +38,7 @@ class PromptReport:
       duplicates: problems left out because their question came before.
       conflicts: those among the duplicates whose answer differed from the first one's.
       too_long: ids of the problems whose prompt exceeds the limit.
+      unreadable: ids of the problems without a gold answer that a response could be compared with.
     """
 
     given: int
@@ -45,20 +46,23 @@ class PromptReport:
     duplicates: int
     conflicts: int
     too_long: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         text = f"{self.kept} of {self.given} problems"
         if self.duplicates:
             text += f", {self.duplicates} duplicates left out ({self.conflicts} with another answer)"
-        if self.too_long:
-            text += f", {len(self.too_long)} prompts too long ({', '.join(self.too_long[:5])} ...)"
+        for names, what in ((self.too_long, "prompts too long"), (self.unreadable, "gold answers unreadable")):
+            if names:
+                text += f", {len(names)} {what} ({', '.join(names[:5])}{' ...' if len(names) > 5 else ''})"
         return text
 
 
 def prepare(
-    problems: Iterable[Problem], tokenizer, *, max_prompt_length: int, template: str = "none"
+    problems: Iterable[Problem], tokenizer, *, max_prompt_length: int, template: str = "none",
+    readable: Callable[[str], bool] = bool, deduplicate: bool = True,
 ) -> tuple[list[Problem], PromptReport]:
-    """Encodes the prompts of problems, leaving out repeated questions and prompts that are too long.
+    """Encodes the prompts of problems, leaving out repeated questions, long prompts and answers nobody can give.
 
     A question is never cut to fit.
 
@@ -66,7 +70,9 @@ def prepare(
       problems: what to take from, in order; of equal questions the first is kept.
       tokenizer: a tokenizer of `transformers`.
       max_prompt_length: limit in tokens.
-      template: a name in `templates.TEMPLATES`.
+      template: see `templates.apply_template`.
+      readable: whether a gold answer is one that the verifier can compare with.
+      deduplicate: whether to leave repeated questions out; where they stay, they get ids of their own.
 
     Returns:
       The problems with `prompt_ids`, and the account of what was left out.
@@ -77,21 +83,26 @@ def prepare(
     answers: dict[str, str] = {}
     kept: list[Problem] = []
     too_long: list[str] = []
+    unreadable: list[str] = []
     given = duplicates = conflicts = 0
     for problem in problems:
         given += 1
         key = _normal(problem.question)
-        if key in answers:
+        if key in answers and deduplicate:
             duplicates += 1
             conflicts += answers[key] != problem.answer
             continue
+        if key in answers:
+            problem = dataclasses.replace(problem, id=f"{problem.id}-{given}")
         answers[key] = problem.answer
-        ids = templates.encode_prompt(tokenizer, templates.apply_template(template, problem.question))
-        if len(ids) > max_prompt_length:
+        ids = templates.encode_prompt(tokenizer, templates.apply_template(template, problem.question, tokenizer))
+        if not readable(problem.answer):
+            unreadable.append(problem.id)
+        elif len(ids) > max_prompt_length:
             too_long.append(problem.id)
         else:
             kept.append(dataclasses.replace(problem, prompt_ids=ids))
-    report = PromptReport(given, len(kept), duplicates, conflicts, tuple(too_long))
+    report = PromptReport(given, len(kept), duplicates, conflicts, tuple(too_long), tuple(unreadable))
     if not kept:
         raise ValueError(
             f"no problem is left ({report}); raise the prompt limit of {max_prompt_length} tokens or check the data."
