@@ -145,13 +145,30 @@ def test_a_copy_of_a_tied_head_in_the_checkpoint_is_not_missed(tmp_path):
     (lambda held: held - {"model.layers.1.mlp.down_proj.weight", "model.norm.weight"},
      r"it does not have model\.layers\.1\.mlp\.down_proj\.weight and 1 more; start it with"),
     (lambda held: held | {"model.layers.0.self_attn.qkv_proj.bias"},
-     r"it has model\.layers\.0\.self_attn\.qkv_proj\.bias, which would stay")])
+     r"it has model\.layers\.0\.self_attn\.qkv_proj\.bias, which would stay"),
+    (lambda held: held | {"lm_head.weight"}, r"it has lm_head\.weight, which would stay")])
 def test_a_server_that_holds_another_model_is_sent_nothing(tmp_path, make, change, message):
     server = Recorder()
     server.held = change(server.held)
     with pytest.raises(HandshakeError, match=message):
         push(make(tmp_path), [server])
     assert server.paths == []
+
+
+def test_a_tied_head_that_is_copied_to_another_pipeline_stage_is_no_other_model(tmp_path):
+    server = Recorder(pp_size=2)
+    server.held |= {"lm_head.weight"}
+    assert push(DiskTransport(MODEL, source="demo", dtype="float32", directory=tmp_path), [server]).failed == {}
+
+
+def test_a_server_is_looked_at_again_only_after_a_failure():
+    server, transport = Recorder(), TensorTransport(MODEL, source="demo", dtype="float32")
+    looks = []
+    for errors in ({}, {"/update_weights_from_tensor": "no"}, {}, {}):
+        server.errors = errors
+        push(transport, [server])
+        looks.append(sum(path == "/weights_checker" for path, _ in server.asked))
+    assert looks == [1, 1, 2, 2]
 
 
 def test_a_server_that_cannot_list_its_parameters_is_believed():

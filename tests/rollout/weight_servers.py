@@ -38,7 +38,8 @@ class Recorder:
         elif error:
             raise Refused(self.url, path, error)
         if path == "/weights_checker":
-            return {"ranks": [{"checksums": dict.fromkeys(self.held, "0")}]}
+            return {"ranks": [{"checksums": dict.fromkeys(self.held, "0"),
+                               "parallelism_info": [{"pp_size": self.info.get("pp_size", 1)}]}]}
         if path in ("/begin_weight_update", "/end_weight_update"):
             if self.session_open == (path == "/begin_weight_update"):
                 raise Refused(self.url, path, f"a session is {'already' if self.session_open else 'not'} open")
