@@ -25,8 +25,7 @@ import numpy as np
 from absl import app, flags
 
 from rlzero.algorithms import Algorithm
-from rlzero.data import problems as problems_lib
-from rlzero.data import tasks
+from rlzero.data.problems import Problem
 from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
 from rlzero.models import huggingface, transformer
@@ -46,10 +45,10 @@ from rlzero.training.engines import make_engine
 from rlzero.training.interruption import Interruption
 from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError
 from rlzero.training.optimizer import optimizer_options
+from rlzero.training.problem_sets import training_and_held_out
 from rlzero.training.report import Report
 
 _ROLLOUT_ERRORS = (RolloutError, HandshakeError, WeightSyncError)
-_TRAINING_PROBLEMS = 3072  # generated problems to draw from; an epoch of the demo is 48 steps
 
 
 def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> None:
@@ -133,7 +132,7 @@ class Run:
     prompts: PromptIterator
     pipeline: Pipeline
     learner: Learner
-    held_out: list[problems_lib.Problem]
+    held_out: list[Problem]
     stop_ids: tuple[int, ...]
     tokenizer: Any
     description: str
@@ -170,14 +169,7 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     tokenizer = huggingface.load_tokenizer(config.model.path)
     own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
     stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)
-    limit = config.rollout.max_prompt_length
-    training, kept = problems_lib.prepare(
-        tasks.problems(config.data.task, "train", _TRAINING_PROBLEMS, seed=config.data.task_seed), tokenizer,
-        max_prompt_length=limit)
-    held_out, _ = problems_lib.prepare(
-        tasks.problems(config.data.task, "held_out", config.evaluation.problems, seed=config.data.task_seed), tokenizer,
-        max_prompt_length=limit)
-    problems_lib.refuse_overlap(training, held_out)
+    training, held_out, kept = training_and_held_out(config, tokenizer, readable=bool)
     prompts = PromptIterator(training, seed=config.seed)
     engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
     score = make_scorer(
@@ -193,7 +185,7 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
         f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}, stop tokens "
         f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in own_ends)}"
         f"{f' and {len(stop_ids) - len(own_ends)} with {stop_text!r}' if stop_text else ''}\n"
-        f"problems   {config.data.task}: {kept}; {len(held_out)} held out\n"
+        f"problems   {config.data.files or config.data.task}: {kept}; {len(held_out)} held out\n"
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "
         f"{mesh.shape['tensor']}; weights {config.model.dtype}, computing in {compute_dtype}")

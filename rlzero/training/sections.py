@@ -9,6 +9,7 @@ import dataclasses
 import typing
 from typing import Any
 
+from rlzero.data import layouts
 from rlzero.models import attention
 
 # A number, or None where the feature is off; on the command line `none`.
@@ -51,8 +52,21 @@ class ModelSection:
 class DataSection:
     """Which problems it learns from."""
 
-    # Name of a generated task.
+    # Name of a generated task; read where `files` names nothing.
     task: str = "arithmetic"
+    # Problem sets to learn from, with commas between them: .jsonl, .json, .parquet, or directories of `datasets`.
+    files: str = ""
+    # How their rows are laid out, see `rlzero.data.layouts`.
+    layout: str = setting("fields", choices=tuple(layouts.LAYOUTS))
+    # Of layout fields.
+    question_field: str = "question"
+    answer_field: str = "answer"
+    # Difficulties to keep, such as 3-5; empty for all.
+    levels: str = ""
+    # What is around a question: none, r1, qwen_math, chat (the tokenizer's own), or a file that holds {question}.
+    template: str = "none"
+    # Leave repeated questions out.
+    deduplicate: bool = True
     # Seed of the generator. Apart from `seed`, so that runs with several seeds are compared on one set of problems.
     task_seed: int = setting(0, "[0, inf)")
 
@@ -218,6 +232,10 @@ class EvaluationSection:
     # Rollout steps between evaluations; 0 evaluates before and after only.
     every_steps: int = setting(0, "[0, inf)")
     problems: int = setting(256, "[1, inf)")
+    # Problem sets to evaluate on, with commas between them; empty holds some of `data.files` out.
+    files: str = ""
+    # How their rows are laid out.
+    layout: str = setting("benchmark", choices=tuple(layouts.LAYOUTS))
     samples_per_problem: int = setting(4, "[1, inf)")
     # 0 is greedy.
     temperature: float = setting(1.0, "[0, inf)")

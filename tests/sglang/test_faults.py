@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import real_server
 from engines import SAMPLING, counts, engine, requests, scaled
 from real_server import wait_until
 
@@ -159,3 +160,33 @@ def test_raw_log_probabilities_of_a_real_server_are_recognized(make_server):
     assert done.returncode == 1 and "without SGLANG_RETURN_ORIGINAL_LOGPROB" in done.stdout
 
 
+
+
+@pytest.fixture
+def router(fresh_server, victim, tmp_path):
+    """A real router in front of the two servers."""
+    servers, restart = victim
+    if not servers[-1].alive:
+        restart()
+    port = real_server.free_port()
+    pid_file = tmp_path / "router.pid"
+    done = subprocess.run(
+        [str(real_server.SCRIPT), "router", f"--port={port}", f"--worker={fresh_server.url}",
+         f"--worker={servers[-1].url}", f"--log={tmp_path / 'router.log'}", f"--pid-file={pid_file}",
+         f"--while={os.getpid()}"], env=os.environ | {"RLZERO_SGLANG_HOME": str(real_server.home())}, text=True,
+        capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no router: {done.stderr.strip()}")
+    yield f"http://127.0.0.1:{port}"
+    subprocess.run([str(real_server.SCRIPT), "stop", str(pid_file)], check=True)
+
+
+def test_a_router_spreads_requests_and_each_worker_gets_the_weights(router, fresh_server, victim, tmp_path):
+    workers = (fresh_server, victim[0][-1])
+    asked = requests(12, 4)
+    with engine(*(worker.url for worker in workers), router=router, directory=tmp_path) as made:
+        assert_complete(list(made.generate(asked, SAMPLING)), asked, 0)
+        made.update_weights(scaled(1.02), 1)
+        assert {worker.get("/model_info")["weight_version"].rpartition(".")[2] for worker in workers} == {"1"}
+        assert_complete(list(made.generate(asked, SAMPLING)), asked, 1)
+        assert "given_up" not in counts(made)
