@@ -165,8 +165,10 @@ router() {
     ((${#workers[@]})) || fail 2 "router needs --worker URL, once for each server"
     installed router "$here/sglang_router_requirements.txt" ||
         fail 1 "no router in $home; run launch/sglang_cpu.sh install-router"
+    # The router's own choice of a worker looks at the text of a prompt, of which requests of token ids have none: they
+    # would all go to one worker.
     launch router /readiness "$home/router/bin/python" -m sglang_router.launch_router --worker-urls "${workers[@]}" \
-        --host 127.0.0.1 --port "$port" "${rest[@]}"
+        --host 127.0.0.1 --port "$port" --policy round_robin "${rest[@]}"
 }
 
 stop() {
@@ -174,7 +176,7 @@ stop() {
     local pid=$1
     [[ ! -f $pid ]] || pid=$(<"$pid")
     [[ $pid =~ ^[1-9][0-9]*$ ]] || fail 2 "stop expects a process id or the file that holds one, got '$1'"
-    if [[ -r /proc/$pid/cmdline ]] && ! grep -qa -e sglang_cpu_server -e sglang_router "/proc/$pid/cmdline"; then
+    if [[ -r /proc/$pid/cmdline ]] && ! grep -qa -e sglang_cpu_server -e sglang::router "/proc/$pid/cmdline"; then
         fail 2 "process $pid was not started by this script"
     fi
     # TERM to the server alone lets it finish what it runs; a stopped process would not hear it, hence CONT.

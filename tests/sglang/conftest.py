@@ -26,7 +26,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def make_server(tmp_path_factory):
-    """`make_server(*arguments, model=, port=, environment=)` starts a real server; see real_server.Servers."""
+    """`make_server(*arguments, model=, port=, environment=)` starts a real server, `.router(*urls)` a router.
+
+    See real_server.Servers.
+    """
     environment = real_server.home()
     if environment is None:
         pytest.skip("no SGLang server is installed: launch/sglang_cpu.sh install")

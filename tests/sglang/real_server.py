@@ -14,6 +14,8 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
 DEMO_MODEL = ROOT / "rlzero" / "demo_model"
 SCRIPT = ROOT / "launch" / "sglang_cpu.sh"
@@ -144,7 +146,7 @@ class RealServer:
 
 
 class Servers:
-    """Starts servers and ends them all in the end."""
+    """Starts servers, and routers in front of them, and ends them all in the end."""
 
     def __init__(self, environment: pathlib.Path, directory: pathlib.Path):
         """Makes a starter.
@@ -167,17 +169,27 @@ class Servers:
           port: to listen on; a free one by default. That of a dead server makes it a restart.
           environment: further variables, such as {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}.
         """
+        return self._start("start", [f"--model={model}", *arguments], port, pathlib.Path(model), environment or {})
+
+    def router(self, *urls: str, arguments: Sequence[str] = (), port: int | None = None) -> RealServer:
+        """Starts a router in front of servers; what it returns knows `url`, `kill` and `alive`, but no scheduler."""
+        if not (self._environment / "router.done").exists():
+            pytest.skip("no router is installed: launch/sglang_cpu.sh install-router")
+        workers = [f"--worker={url}" for url in urls]
+        return self._start("router", [*workers, *arguments], port, DEMO_MODEL, {})
+
+    def _start(self, command, arguments, port, model, environment):
         port = port or free_port()
-        log = self._directory / f"server-{next(self._numbers)}.log"
+        log = self._directory / f"{command}-{next(self._numbers)}.log"
         done = subprocess.run(
-            [str(SCRIPT), "start", f"--model={model}", f"--port={port}", f"--log={log}",
-             f"--pid-file={log.with_suffix('.pid')}", f"--seconds={_SECONDS}", f"--while={os.getpid()}", *arguments],
-            env=os.environ | {"RLZERO_SGLANG_HOME": str(self._environment)} | (environment or {}), text=True,
+            [str(SCRIPT), command, f"--port={port}", f"--log={log}", f"--pid-file={log.with_suffix('.pid')}",
+             f"--seconds={_SECONDS}", f"--while={os.getpid()}", *arguments],
+            env=os.environ | {"RLZERO_SGLANG_HOME": str(self._environment)} | environment, text=True,
             capture_output=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"no server: {done.stderr}")
+            raise RuntimeError(f"{command} failed: {done.stderr}")
         pid = int(log.with_suffix(".pid").read_text())
-        self._started.append(RealServer(f"http://127.0.0.1:{port}", pid, log, pathlib.Path(model)))
+        self._started.append(RealServer(f"http://127.0.0.1:{port}", pid, log, model))
         return self._started[-1]
 
     def close(self) -> None:

@@ -106,6 +106,18 @@ def test_a_retracted_request_goes_on_under_the_new_version(fresh_server):
     assert [span["version"] for span in spans] == ["default", "new"] and spans[-1]["end"] == 40
 
 
+def test_a_router_passes_ids_and_refusals_on_but_not_aborts(make_server, sglang_server):
+    router = make_server.router(sglang_server.url)
+    meta = router.sample(_PROMPT, rid="through", max_new_tokens=3, **_FREE)["meta_info"]
+    assert meta["id"] == "through" and len(meta["output_token_logprobs"]) == 3
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        router.sample([3] * 130, max_new_tokens=1)
+    for path in ("/abort_request", "/pause_generation", "/update_weights_from_disk"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            router.post(path)
+    router.kill()
+
+
 def test_frozen_terminated_and_killed(make_server):
     """One after the other, since each start takes a while."""
     server = make_server()
