@@ -10,6 +10,7 @@ import setuptools
 
 _HERE = pathlib.Path(__file__).parent
 _GGUF = ["gguf>=0.17,<0.20"]  # launch/smollm2.py
+_DATA = ["pyarrow>=17,<27"]  # problem sets in Parquet and Arrow files
 
 
 def _version() -> str:
@@ -51,7 +52,8 @@ setuptools.setup(
         "transformers>=5,<6",
     ],
     extras_require={
-        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF],
+        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF, *_DATA],
+        "data": _DATA,
         "gguf": _GGUF,
         "cuda": ["jax[cuda12]>=0.10,<0.13"],
         "tpu": ["jax[tpu]>=0.10,<0.13"],

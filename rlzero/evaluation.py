@@ -1,7 +1,7 @@
 """Evaluation on held-out problems: k samples of each, all of them graded; the same code during training and after.
 
 avg@k is the mean over problems of the share of correct samples; its standard error is over problems, since samples of
-one problem are not independent evidence. pass@k is the unbiased estimator of `rlzero.statistics`.
+one problem are not independent evidence. pass@k is the unbiased estimator of `rlzero.statistics`, maj@k the vote there.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 from rlzero.data.problems import Problem
 from rlzero.rollout.engine import Completion, Engine, Request, Sampling, request_seed
 from rlzero.rollout.sampler import Group, Sample, group_completions
-from rlzero.statistics import pass_at_k
+from rlzero.statistics import majority_share, pass_at_k
 
 _STEP = -1  # evaluation draws from seeds that no rollout step uses
 
@@ -42,6 +42,12 @@ class Evaluation:
     def pass_at(self, k: int) -> float:
         """Mean over problems of the probability that one of k samples is correct."""
         return float(np.mean([pass_at_k(len(group.samples), group.correct, k) for group in self.groups]))
+
+    @property
+    def majority(self) -> float:
+        """maj@k: mean over problems of whether the answer that most samples give is correct; see `majority_share`."""
+        return float(np.mean([majority_share(
+            [(sample.answer, bool(sample.reward.correct)) for sample in group.samples]) for group in self.groups]))
 
     @property
     def mean_length(self) -> float:

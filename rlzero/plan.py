@@ -231,7 +231,7 @@ def advice(plan: Plan) -> list[str]:
 
 
 def validate(config: Config) -> None:
-    """Checks the config of a training run, except that a model known by its shape need not be there.
+    """Checks the config of a training run, except that a model known by its shape, and problems, need not be there.
 
     Raises:
       ValueError: one line for each thing that is wrong.
@@ -239,7 +239,9 @@ def validate(config: Config) -> None:
     if config.model.shape:
         shapes.shape(config.model.shape)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, path="demo"))
-    validation.validate(config)
+    validation.validate(dataclasses.replace(
+        config, data=dataclasses.replace(config.data, files=""),
+        evaluation=dataclasses.replace(config.evaluation, files="")))
 
 
 def main(config: Config) -> None:

@@ -1,5 +1,8 @@
 """Statistics of evaluations, in NumPy."""
 
+import collections
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -28,3 +31,24 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     if num_samples - num_correct < k:
         return 1.0
     return float(1 - np.prod(1 - k / np.arange(num_samples - num_correct + 1, num_samples + 1)))
+
+
+def majority_share(answers: Sequence[tuple[str | None, bool]]) -> float:
+    """Whether the answer that most samples of a problem give is correct: 1 or 0, between them where answers tie.
+
+    Correct answers are one answer, however they are written; wrong ones are told apart by their text. Samples without
+    an answer do not vote. (arXiv 2203.11171, self-consistency.)
+
+    Args:
+      answers: of each sample, the answer found in it (or None) and whether it is correct.
+
+    Returns:
+      The share of correct ones among the most frequent answers; 0 if nobody answered.
+    """
+    votes = collections.Counter((correct, None if correct else answer) for answer, correct in answers
+                                if correct or answer is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    winners = [correct for (correct, _), count in votes.items() if count == most]
+    return sum(winners) / len(winners)

@@ -19,7 +19,7 @@ from rlzero.training.display import batch_table
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = ("configs/dapo_qwen2_5_32b.py", "configs/dr_grpo_qwen2_5_math_7b.py", "configs/dr_grpo_qwen2_5_math_1_5b.py")
 
-# Parameters as the model pages and the files themselves count them.
+# Parameters as the files count them, a tied matrix once (the chat models of Qwen3 store it twice).
 PUBLISHED = {"Qwen2.5-32B": 32_763_876_352, "Qwen2.5-Math-7B": 7_615_616_512, "Qwen2.5-Math-1.5B": 1_543_714_304,
              "Qwen3-0.6B": 596_049_920, "Qwen3-1.7B": 1_720_574_976, "Llama-3.1-8B": 8_030_261_248,
              "Llama-3.2-3B": 3_212_749_824, "DeepSeek-Math-7B": 6_910_365_696, "SmolLM2-135M": 134_515_008}
@@ -74,11 +74,13 @@ def test_the_slowest_unit_is_the_bound():
 
 
 @pytest.mark.parametrize("path", CONFIGS)
-def test_recipes_resolve_and_are_refused_only_for_the_model_that_is_not_here(path):
+def test_recipes_resolve_and_are_refused_only_for_the_model_and_the_data_that_are_not_here(path):
     config = flags.load_config(os.path.join(ROOT, path))
-    with pytest.raises(ValueError, match=r"^--config\.model\.path=models/[^\n]*$"):
+    with pytest.raises(ValueError, match=r"there is no") as refused:
         validation.validate(config)
-    config.model.path = "demo"
+    assert sorted(line.partition("=")[0] for line in str(refused.value).splitlines()) == [
+        "--config.data.files", "--config.evaluation.files", "--config.model.path"]
+    config.model.path, config.data.files, config.evaluation.files = "demo", "", ""
     validation.validate(config)
     assert "responses per update" in batch_table(config)
     assert config.model.shape in shapes.SHAPES
@@ -90,6 +92,7 @@ def test_recipes_hold_the_numbers_of_the_papers():
     assert (dapo.prompts_per_step, dapo.group_size, dapo.learner.mini_batches) == (512, 16, 16)
     optimizer = dapo.optimizer
     assert (optimizer.learning_rate, optimizer.schedule, optimizer.warmup_steps) == (1e-6, "constant", 20)
+    assert optimizer.weight_decay == 0.1
     assert (algorithm.clip_low, algorithm.clip_high, algorithm.normalization) == (0.2, 0.28, "token_mean")
     assert algorithm.dynamic_sampling and not algorithm.freeze().needs_reference
     length = dapo.rollout.max_completion_length
@@ -98,6 +101,8 @@ def test_recipes_hold_the_numbers_of_the_papers():
     for config in (large, small):
         assert (config.prompts_per_step, config.group_size, config.rollout.max_completion_length) == (128, 8, 3000)
         assert (config.algorithm.name, config.algorithm.normalization) == ("dr_grpo", "constant")
+        optimizer = config.optimizer
+        assert (optimizer.learning_rate, optimizer.beta2, optimizer.weight_decay) == (1e-6, 0.95, 0.0)
 
 
 def run_plan(*arguments, **environment):

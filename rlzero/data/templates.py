@@ -11,8 +11,8 @@ TEMPLATES = {
            "The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> "
            "tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>.\n"
            "User: {question}\nAssistant: <think>"),
-    "qwen_math": ("<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>"
-                  "\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"),
+    "qwen_math": ("<|im_start|>system\nPlease reason step by step, and put your final answer within "
+                  "\\boxed{}.<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"),
 }
 """What is wrapped around a question (arXiv 2503.20783, templates 1 to 3). "none" gives it as it stands."""
 
@@ -28,8 +28,8 @@ def apply_template(name: str, question: str, tokenizer: Any = None) -> str:
     """Returns the prompt text of a question.
 
     Args:
-      name: one of `TEMPLATES`; "chat" for the tokenizer's own chat template, with the question as the user's message and
-        the assistant's turn begun; or the path of a text file that holds `{question}`.
+      name: one of `TEMPLATES`; "chat" for the tokenizer's own chat template, with the question as the user's message
+        and the assistant's turn begun; or the path of a text file that holds `{question}`.
       question: the question.
       tokenizer: a tokenizer of `transformers`, for "chat".
 

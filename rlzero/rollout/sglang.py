@@ -64,14 +64,14 @@ class SGLangOptions:
 class SGLangEngine:
     """Samples with servers; every server in service has the newest weights, and was seen to have them."""
 
-    def __init__(self, model: transformer.ModelConfig, options: SGLangOptions, transport: Transport, *,
+    def __init__(self, model: transformer.ModelConfig, options: SGLangOptions, transport: Transport | None, *,
                  probes: Sequence[Sequence[int]], mesh: jax.sharding.Mesh | None = None):
         """Makes an engine that has not talked to anyone; the first `update_weights` does.
 
         Args:
           model: shape of the trained model.
           options: where the servers are.
-          transport: how weights get there.
+          transport: how weights get there; None where they never do (`use_served_weights`).
           probes: prompts, as ids, that servers and trainer compare log-probabilities of.
           mesh: mesh of the parameters.
         """
@@ -80,6 +80,7 @@ class SGLangEngine:
         self._score = handshake.make_scorer(model, dtype=options.dtype)
         self._run = secrets.token_hex(4)
         self._params, self._version, self._owner = None, -1, None
+        self._served = False  # what the servers have is not ours
         self._fleet: Fleet | None = None
         self._updater: Updater | None = None
         self._sums: collections.Counter[str] = collections.Counter()
@@ -141,6 +142,23 @@ class SGLangEngine:
                 raise RolloutError(f"no rollout server took the weights of policy version {version} within "
                                    f"{self._options.fleet.outage_seconds:.0f} s; the warnings above say why")
             time.sleep(_POLL)
+
+    def use_served_weights(self) -> None:
+        """Instead of `update_weights`: takes completions of whatever the servers serve, for evaluation.
+
+        Raises:
+          HandshakeError: another architecture, or too little room.
+          RolloutError: a server is not there.
+        """
+        self._served = True
+        self._version = 0
+        self._connect()
+        self._await(self._adopt())
+
+    async def _adopt(self):
+        for node in self._fleet.nodes:
+            await self._updater.look(node)
+            node.admit()
 
     def readmit(self) -> None:
         """Gives weights to servers that came back; does nothing in threads that do not own the parameters."""
@@ -226,10 +244,13 @@ class SGLangEngine:
 
     async def _shut(self):
         await self._fleet.close()
-        await self._transport.close()
+        if self._transport is not None:
+            await self._transport.close()
         await self._session.close()
 
     def _version_of(self, text):
+        if self._served:
+            return 0
         run, _, number = str(text).partition(".")
         return int(number) if run == self._run and number.isdigit() else -1
 

@@ -82,10 +82,19 @@ class Updater:
                 done[node] = result
         return done
 
-    async def _prepare(self, node):
+    async def look(self, node: Node) -> None:
+        """Asks the servers of a node what they serve.
+
+        Raises:
+          HandshakeError, ServerError: see `handshake.facts`.
+        """
         for control in node.controls:
             self.facts[control.url] = await handshake.facts(
                 control, architecture=self._architecture, context=self._context)
+
+    async def _prepare(self, node):
+        await self.look(node)
+        for control in node.controls:
             await control.post("/pause_generation", {"mode": "retract"}, timeout=_SECONDS)
 
     async def _finish(self, node, label, pushed: Pushed, changed):

@@ -19,8 +19,8 @@ def training_and_held_out(config: Config, tokenizer: Any,
                           readable: Callable[[str], bool]) -> tuple[list[Problem], list[Problem], PromptReport]:
     """Makes or reads the problems of a run.
 
-    Where `data.files` names no set, the task is generated, in two splits. Where it does and `evaluation.files` does not,
-    `evaluation.problems` of its questions are held out, chosen by `data.task_seed`.
+    Where `data.files` names no set, the task is generated, in two splits. Where it does and `evaluation.files` does
+    not, `evaluation.problems` of its questions are held out, chosen by `data.task_seed`.
 
     Args:
       config: a valid one.

@@ -270,8 +270,8 @@ def _files(files: str) -> str | None:
     missing = [path.strip() for path in files.split(",") if path.strip() and not os.path.exists(path.strip())]
     if not missing:
         return None
-    return (f"--config.data.files={files}: there is no {' and no '.join(missing)}; give the paths of problem sets, with "
-            "commas between them, or nothing for the generated --config.data.task.")
+    return (f"--config.data.files={files}: there is no {' and no '.join(missing)}; give the paths of problem sets, "
+            "with commas between them, or nothing for the generated --config.data.task.")
 
 
 def _evaluation_files(files: str, training: str) -> str | None:
@@ -283,8 +283,8 @@ def _evaluation_files(files: str, training: str) -> str | None:
     missing = [path.strip() for path in files.split(",") if not os.path.exists(path.strip())]
     if not missing:
         return None
-    return (f"--config.evaluation.files={files}: there is no {' and no '.join(missing)}; give the paths of problem sets, "
-            "with commas between them.")
+    return (f"--config.evaluation.files={files}: there is no {' and no '.join(missing)}; give the paths of problem "
+            "sets, with commas between them.")
 
 
 def _levels(levels: str) -> str | None:
@@ -296,8 +296,8 @@ def _levels(levels: str) -> str | None:
 def _template(template: str) -> str | None:
     if templates.known_template(template):
         return None
-    return (f"--config.data.template={template}: expected {', '.join(templates.TEMPLATES)}, {templates.CHAT}, or a text "
-            "file that holds {question}, for example --config.data.template=qwen_math.")
+    return (f"--config.data.template={template}: expected {', '.join(templates.TEMPLATES)}, {templates.CHAT}, or a "
+            "text file that holds {question}, for example --config.data.template=qwen_math.")
 
 
 # The fields a rule reads -> the rule. A rule is asked only when each of its fields is fine on its own.
