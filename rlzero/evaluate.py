@@ -6,8 +6,8 @@ r"""Evaluation of a checkpoint, a model directory or running servers, on one pro
       --sets=data/aime,data/amc,data/math --samples=32 --servers=http://10.0.0.5:30000
 
 Prints avg@k with its standard error over problems, unbiased pass@k, maj@k, length and truncation, a row for each set
-and one for their mean. With --workdir the newest complete checkpoint of that run is evaluated, with the settings of the run
-and on its held-out problems unless --sets names others; with --model a model directory; with --servers what these
+and one for their mean. With --workdir the newest complete checkpoint of that run is evaluated, with the settings of the
+run and on its held-out problems unless --sets names others; with --model a model directory; with --servers what these
 servers serve, --model being where its tokenizer is.
 """
 

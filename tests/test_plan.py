@@ -79,7 +79,7 @@ def test_recipes_resolve_and_are_refused_only_for_the_model_and_the_data_that_ar
     with pytest.raises(ValueError, match=r"there is no") as refused:
         validation.validate(config)
     assert sorted(line.partition("=")[0] for line in str(refused.value).splitlines()) == [
-        "--config.data.files", "--config.evaluation.files", "--config.model.path"]
+        "--config.data.files", "--config.model.path"]
     config.model.path, config.data.files, config.evaluation.files = "demo", "", ""
     validation.validate(config)
     assert "responses per update" in batch_table(config)

@@ -9,7 +9,6 @@ import sys
 import time
 
 import pytest
-import real_server
 from engines import SAMPLING, counts, engine, requests, scaled
 from real_server import wait_until
 
@@ -23,6 +22,7 @@ def victim(make_server):
     servers = [make_server()]
 
     def restart():
+        servers[-1].kill()  # also what is left of one whose main process has ended
         servers.append(make_server(port=int(servers[-1].url.rpartition(":")[2])))
         return servers[-1]
 
@@ -163,22 +163,14 @@ def test_raw_log_probabilities_of_a_real_server_are_recognized(make_server):
 
 
 @pytest.fixture
-def router(fresh_server, victim, tmp_path):
+def router(make_server, fresh_server, victim):
     """A real router in front of the two servers."""
     servers, restart = victim
     if not servers[-1].alive:
         restart()
-    port = real_server.free_port()
-    pid_file = tmp_path / "router.pid"
-    done = subprocess.run(
-        [str(real_server.SCRIPT), "router", f"--port={port}", f"--worker={fresh_server.url}",
-         f"--worker={servers[-1].url}", f"--log={tmp_path / 'router.log'}", f"--pid-file={pid_file}",
-         f"--while={os.getpid()}"], env=os.environ | {"RLZERO_SGLANG_HOME": str(real_server.home())}, text=True,
-        capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no router: {done.stderr.strip()}")
-    yield f"http://127.0.0.1:{port}"
-    subprocess.run([str(real_server.SCRIPT), "stop", str(pid_file)], check=True)
+    made = make_server.router(fresh_server.url, servers[-1].url)
+    yield made.url
+    made.kill()
 
 
 def test_a_router_spreads_requests_and_each_worker_gets_the_weights(router, fresh_server, victim, tmp_path):
