@@ -23,7 +23,7 @@ from rlzero.data import layouts, tasks
 from rlzero.data.problems import Problem, prepare
 from rlzero.evaluation import Evaluation, evaluate
 from rlzero.models import huggingface, transformer
-from rlzero.rollout.engine import Sampling
+from rlzero.rollout.engine import RolloutError, Sampling
 from rlzero.rollout.fleet import FleetOptions
 from rlzero.rollout.handshake import HandshakeError
 from rlzero.rollout.local import LocalEngine
@@ -187,6 +187,8 @@ def main(argv: list[str]) -> None:
     try:
         evaluations = {name: evaluate(engine, problems, score, sampling, samples_per_problem=values.samples,
                                       seed=values.seed) for name, problems in sets.items()}
+    except (RolloutError, RuntimeError) as error:
+        sys.exit(f"error: {error}")
     finally:
         engine.close()
     print(results_table(evaluations, values.samples))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlzero.data.problems import Problem
-from rlzero.rollout.engine import Completion, Engine, Request, Sampling, request_seed
+from rlzero.rollout.engine import Completion, Engine, Request, RolloutError, Sampling, request_seed
 from rlzero.rollout.sampler import Group, Sample, group_completions
 from rlzero.statistics import majority_share, pass_at_k
 
@@ -80,7 +80,8 @@ def evaluate(engine: Engine, problems: Sequence[Problem], score: Callable[[Probl
       seed: the same seed draws the same random numbers whatever the weights are, so before and after compare well.
 
     Raises:
-      RuntimeError: a completion did not come back or could not be graded; a partial score is never reported.
+      RolloutError: a completion did not come back; a partial score is never reported.
+      RuntimeError: one could not be graded.
     """
     by_id = {problem.id: problem for problem in problems}
     if len(by_id) != len(problems):
@@ -90,8 +91,12 @@ def evaluate(engine: Engine, problems: Sequence[Problem], score: Callable[[Probl
     completions = group_completions(engine.generate(requests, sampling), samples_per_problem)
     groups = [Group(by_id[prompt_id], tuple(score(by_id[prompt_id], completion) for completion in members))
               for (prompt_id, _), members in sorted(completions.items())]
+    came = sum(sample.completion.finish_reason != "abort" for group in groups for sample in group.samples)
+    if came != len(requests):
+        raise RolloutError(f"{len(requests) - came} of {len(requests)} evaluation samples did not come back; the "
+                           "warnings above say why")
     usable = sum(group.usable for group in groups)
     if usable != len(requests):
-        raise RuntimeError(f"{len(requests) - usable} of {len(requests)} evaluation samples did not come back or could "
-                           "not be graded; see the engine's log, or check that every gold answer can be read")
+        raise RuntimeError(f"{len(requests) - usable} of {len(requests)} evaluation samples could not be graded; check "
+                           "that every gold answer can be read")
     return Evaluation(groups)

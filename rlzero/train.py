@@ -79,7 +79,7 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             with clock.phase("sync"), saving_first(run, report, checkpoints, progress, clock):
                 run.pipeline.publish(run.learner.params, progress.policy_version)
             if due(progress.step, config.evaluation.every_steps) and progress.step < config.steps:
-                with clock.phase("evaluation"):
+                with clock.phase("evaluation"), saving_first(run, report, checkpoints, progress, clock):
                     report.evaluation(progress.step, assess(run))
             if due(progress.step, config.checkpoint.every_steps):
                 with clock.phase("checkpoint"):

@@ -7,7 +7,8 @@ from toys import RIGHT, UNSCORED, WRONG, ScriptedEngine, score
 
 from rlzero.data import Problem
 from rlzero.evaluation import evaluate
-from rlzero.rollout.engine import Sampling
+from rlzero.rollout.engine import RolloutError, Sampling
+from rlzero.statistics import majority_share
 
 SAMPLING = Sampling(max_new_tokens=4, stop_ids=(1,))
 
@@ -57,12 +58,14 @@ def test_the_same_seed_asks_for_the_same_random_numbers():
     assert calls[0] == calls[1] and calls[0] != calls[2]
 
 
-@pytest.mark.parametrize("trouble, missing", [("lost", 1), ("abort", 1), (UNSCORED, 1)])
-def test_a_sample_that_is_missing_or_cannot_be_graded_is_an_error(trouble, missing):
+@pytest.mark.parametrize("trouble, error, words", [
+    ("lost", RolloutError, "did not come back"), ("abort", RolloutError, "did not come back"),
+    (UNSCORED, RuntimeError, "could not be graded")])
+def test_a_sample_that_is_missing_or_cannot_be_graded_is_an_error(trouble, error, words):
     def outcome(request):
         return trouble if (request.prompt_id, request.sample_index) == ("p1", 1) else RIGHT
 
-    with pytest.raises(RuntimeError, match=f"{missing} of 6 evaluation samples did not come back or could not"):
+    with pytest.raises(error, match=f"1 of 6 evaluation samples {words}"):
         run(outcome, 3, 2)
 
 
@@ -70,3 +73,11 @@ def test_repeated_problems_are_refused():
     with pytest.raises(ValueError, match="unique ids"):
         evaluate(ScriptedEngine(lambda request: RIGHT), problems(2) + problems(1), score, SAMPLING,
                  samples_per_problem=1, seed=0)
+
+
+def test_the_vote_counts_right_answers_as_one_and_shares_ties():
+    assert majority_share([("2", True), ("2.0", True), ("3", False), ("3", False), ("3", False)]) == 0
+    assert majority_share([("2", True), ("2.0", True), ("3", False), ("4", False)]) == 1
+    assert majority_share([("2", True), ("3", False), (None, False), (None, False)]) == 0.5
+    assert majority_share([(None, False)]) == 0
+    assert run(lambda request: RIGHT if request.sample_index else WRONG, 2, 3)[0].majority == 1
