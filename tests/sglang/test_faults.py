@@ -73,6 +73,8 @@ def test_real_servers_that_die_hang_and_drain_lose_nothing(fresh_server, victim,
             else:
                 wait_until(lambda: not servers[-1].alive, "the server to be gone")
                 restart()
+            # One that ended when nothing was asked of it is only noticed by answers of the weights it started with.
+            assert_complete(list(made.generate(asked, SAMPLING)), asked, 1)
             back_in_service(made)
             assert servers[-1].get("/model_info")["weight_version"].endswith(".1")
         fresh_server.slow_down(0)
