@@ -10,18 +10,23 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config):
-    """With `-n`, keeps a group of tests in one process: servers are started once, and two would share two cores."""
-    if getattr(config.option, "numprocesses", None) and config.option.dist == "no":
-        config.option.dist = "loadgroup"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With `-n`, hands out tests in groups instead of one by one, unless `--dist` says how.
 
+    Tests of a file share compiled programs, so they stay in one process. So do all of sglang/, which share a real
+    server. Those of programs, here in this directory, start processes of their own: they come last and fill the gaps.
+    """
+    if config.option.dist != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
 
-def pytest_collection_modifyitems(items):
-    """Tests of a file stay together, as most share compiled programs, unless they named another group."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            folder, _, file = nodeid.partition("::")[0].rpartition("/")
+            return {"tests": nodeid, "tests/sglang": folder}.get(folder, f"{folder}/{file}")
+
+    return Groups(config, log)
 
 
 @pytest.fixture

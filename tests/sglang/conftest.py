@@ -21,7 +21,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if _HERE in item.path.parents and _REAL & set(item.fixturenames):
             item.add_marker(pytest.mark.sglang)
-            item.add_marker(pytest.mark.xdist_group("sglang"))
 
 
 @pytest.fixture(scope="session")
