@@ -8,7 +8,8 @@ answer can only be right by being the same text. Nothing here is evaluated, and 
 import re
 from typing import NamedTuple
 
-MAX_TOKENS = 2000
+MAX_CHARACTERS = 20_000
+MAX_TOKENS = 2000  # after doubled brackets are gone
 MAX_DEPTH = 40
 MAX_DIGITS = 1000
 
@@ -54,10 +55,13 @@ _LEVEL = str.maketrans(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789-0123456789")
 _TEX_GROUPS = re.compile(r"(?<![0-9.])([1-9][0-9]{0,2})(,\\[!,]|\{\\?,\}|\\,)([0-9]{3}(?:\2[0-9]{3})*)(?![0-9])")
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:E[+-]?[0-9]{1,3}(?![0-9])|(?<=\.[0-9])e[+-]?[0-9]{1,3}(?![0-9])"
                      r"|e[0-9]{1,3}(?![0-9]))?")
+_RECURRING = re.compile(r"([0-9]*\.[0-9]*)(?:\\overline\s*\{([0-9]+)\}|\\dot\s*\{?([0-9])\}?(?:([0-9]*)\\dot\s*\{?([0-9])\}?)?)")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])(?:\.[0-9]+)?")
 _BLANKS = re.compile(r"(?:[\s~$`]|\\[,;:! ()]|\\q?quad(?![A-Za-z])|\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"
                      r"|\\[\[\]](?!\s*[0-9.]+\s*(?:pt|em|ex|mm)\])|\\(?:displaystyle|textstyle|limits|boxed|fbox|math(?:bf|it|sf)"
                      r"|boldsymbol|bm|bf|rm|it)(?![A-Za-z]))+")
+_AROUND = " \t\n*_\"$"
+_TRAILING = (".", ",", ";", ":", "\\!", "\\ ")
 _ROW = re.compile(r"\\\\(?:\s*\[[^\]]{0,12}\])?|\\cr(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+\*?|[{}%$#&|_])")
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|mathrm|mbox|operatorname\*?)\s*\{([^{}]*)\}")
@@ -99,13 +103,18 @@ def tokenize(text: str) -> list[Token]:
       Unreadable: for a sign outside the allow-list, unbalanced brackets, or an answer beyond the limits on length and
         depth.
     """
-    return nesting_checked(without_doubled_brackets(_Lexer(_clean(text), in_words=False).tokens()))
+    if len(text) > MAX_CHARACTERS:
+        raise Unreadable("too long")
+    return _within_limits(_without_doubled_brackets(_Lexer(_clean(text), in_words=False).tokens()))
 
 
 def _clean(text: str) -> str:
     text = _RAISED.sub(lambda run: f"{'^' if run[1] else '_'}{{{run[0].translate(_LEVEL)}}}", text)
     text = _TEX_GROUPS.sub(lambda number: number[1] + number[3].replace(number[2], ""), text.translate(_TABLE))
-    return text.strip().strip("*_\"").rstrip(" .,;:$").strip("*_\"$ ")
+    text = text.strip(_AROUND)
+    while text.endswith(_TRAILING):
+        text = text[:-2].rstrip(_AROUND) if text[-2:-1] == "\\" else text.rstrip(_AROUND + ".,;:")
+    return text
 
 
 class _Lexer:
@@ -121,8 +130,6 @@ class _Lexer:
                 self._spaced = self._spaced or bool(re.search(r"[\s~]|\\", blank[0]))
                 continue
             self._read()
-            if len(self._found) > MAX_TOKENS:
-                raise Unreadable("too long")
         return self._found
 
     def _match(self, pattern: re.Pattern) -> re.Match | None:
@@ -149,6 +156,11 @@ class _Lexer:
             self._read_character(character)
 
     def _read_number(self) -> None:
+        if recurring := self._match(_RECURRING):
+            period = recurring[2] or recurring[3] + (recurring[4] or "") + (recurring[5] or "")
+            if len(recurring[0]) > MAX_DIGITS:
+                raise Unreadable("too many digits")
+            return self._add("recurring", f"{recurring[1]}|{period}")
         glued = self._found and self._found[-1].value == "," and not self._spaced
         number = (None if self._depth or glued else self._match(_GROUPED)) or self._match(_NUMBER)
         if number is None or len(number[0]) > MAX_DIGITS:
@@ -261,7 +273,7 @@ def matching(tokens: list[Token]) -> dict[int, int]:
     return pairs
 
 
-def without_doubled_brackets(tokens: list[Token]) -> list[Token]:
+def _without_doubled_brackets(tokens: list[Token]) -> list[Token]:
     """Drops round and curly brackets that hold nothing but another such pair: `((x))` is `(x)`."""
     pairs = matching(tokens)
     doubled = {place for place in pairs if tokens[place].value in ("(", "{") and tokens[place + 1].value == tokens[
@@ -270,8 +282,10 @@ def without_doubled_brackets(tokens: list[Token]) -> list[Token]:
     return [token for place, token in enumerate(tokens) if place not in dropped]
 
 
-def nesting_checked(tokens: list[Token]) -> list[Token]:
-    """Returns the tokens if their brackets and exponents are not nested too deeply to recurse over."""
+def _within_limits(tokens: list[Token]) -> list[Token]:
+    """Returns the tokens if there are not too many, and if they are not nested too deeply to recurse over."""
+    if len(tokens) > MAX_TOKENS:
+        raise Unreadable("too long")
     depth = 0
     for token in tokens:
         depth += (token.kind == "open") - (token.kind == "close")

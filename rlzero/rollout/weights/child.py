@@ -21,6 +21,10 @@ class ChildError(Exception):
     """The child failed at an order, or is gone; says why in its words."""
 
 
+class ChildLate(ChildError):
+    """The child did not carry out an order in time."""
+
+
 class Child:
     """A running `sender`, with memory that both processes see.
 
@@ -61,13 +65,14 @@ class Child:
         """Has the child do something, and returns its answer.
 
         Raises:
-          ChildError: it could not, or did not in time.
+          ChildError: it could not.
+          ChildLate: it did not in time.
         """
         try:
             self._process.stdin.write(json.dumps({"op": op} | values).encode() + b"\n")
             line = await asyncio.wait_for(self._process.stdout.readline(), deadline.left)
         except asyncio.TimeoutError:
-            raise ChildError(f"the sender of weights did not {op} within {deadline.seconds:.0f} s") from None
+            raise ChildLate(f"the sender of weights did not {op} within {deadline.seconds:.0f} s") from None
         except ConnectionError:
             line = b""
         if not line:

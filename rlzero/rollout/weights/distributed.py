@@ -14,7 +14,7 @@ from typing import Any
 from rlzero.models.transformer import ModelConfig
 from rlzero.rollout.sglang_http import Server, ServerError, Unreachable
 from rlzero.rollout.weights import session
-from rlzero.rollout.weights.child import Child, ChildError
+from rlzero.rollout.weights.child import Child, ChildError, ChildLate
 from rlzero.rollout.weights.tensors import Outgoing, one_ahead
 from rlzero.rollout.weights.transport import Deadline, Pushed, WeightSyncError, on_each
 
@@ -108,6 +108,8 @@ class DistributedTransport:
         self._child = await Child.start(self._python, 2 * largest)
         try:
             port = (await self._child.order("open", deadline, host=self._host, seconds=self._seconds))["port"]
+        except ChildLate as error:
+            raise _Failed({}, str(error)) from None
         except ChildError as error:
             raise WeightSyncError(_startup_words(error, self._python)) from None
         self._members, self._group = list(servers), f"rlzero-{secrets.token_hex(4)}"
