@@ -7,8 +7,9 @@
 Source: arXiv 2503.20783, section 1 (the recipe: MATH levels 3 to 5, Qwen-Math template, 27 hours on 8 A100), table 4
 (the scores) and table 6: 8 responses of up to 3,000 tokens, AdamW with betas 0.9 and 0.95 at a constant 1e-6, clipping
 at 0.2, no KL term. From `examples/qwen2.5-math-7b.sh` in sail-sg/understand-r1-zero: 128 prompts a step, of up to 1,024
-tokens, and mini-batches of 128 responses, so 8 updates. Ours: the number of steps (the script's 20 epochs over 8,523
-problems would be 1,331), the mesh, and rows of 4,096 tokens, one per chip.
+tokens, and mini-batches of 128 responses, so 8 updates. Its 8,523 problems of levels 3 to 5 are more than the 5,600 or
+so in MATH's own training split of 7,500: take its set, or the split of 12,000. Ours: the number of steps (the script's
+20 epochs would be 1,331), the mesh, and rows of 4,096 tokens, one per chip.
 """
 
 from rlzero.training.config import Config, algorithm_config

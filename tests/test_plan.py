@@ -98,6 +98,7 @@ def test_recipes_hold_the_numbers_of_the_papers():
     length = dapo.rollout.max_completion_length
     assert (length, round(length * algorithm.overlong_fraction)) == (20_480, 4096)
     assert (dapo.reward.correct, dapo.reward.wrong) == (1.0, -1.0)
+    assert dapo.evaluation.problems >= 30 * 32  # rows: the published AIME 2024 has each problem 32 times
     for config in (large, small):
         assert (config.prompts_per_step, config.group_size, config.rollout.max_completion_length) == (128, 8, 3000)
         assert (config.algorithm.name, config.algorithm.normalization) == ("dr_grpo", "constant")
