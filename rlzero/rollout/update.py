@@ -107,11 +107,11 @@ class Updater:
                 await self._continue(control)
         samples = []
         for control in node.controls:
-            samples += await handshake.sample_probes(control, self._probes, self._temperature)
-        kept = [sample for sample in samples if sample.cached_tokens]
-        if kept and quiet:
-            raise HandshakeError(f"{node.url} answers a probe from {kept[0].cached_tokens} cached tokens of older "
-                                 "weights: its cache was not flushed")
+            found = await handshake.sample_probes(control, self._probes, self._temperature)
+            if quiet and found[0].cached_tokens:  # a later probe may share the beginning of the first one
+                raise HandshakeError(f"{control.url} answers its first probe from {found[0].cached_tokens} cached tokens "
+                                     "of older weights: its cache was not flushed")
+            samples += found
         return samples
 
     async def _continue(self, control):

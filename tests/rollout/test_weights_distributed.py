@@ -188,12 +188,17 @@ def test_without_torch_the_extra_is_named_and_no_server_is_asked_to_wait_for_a_g
 
 
 @pytest.mark.parametrize("words, message", [
-    (None, r"cannot be run \(No such file"), ("exit 3", "did not start: .*exit code 3"),
-    ("exec sleep 60", "did not start: .*did not open within 2 s")])
+    (None, r"cannot be run \(No such file"), ("exit 3", "did not start: .*exit code 3")])
 def test_an_interpreter_that_is_none_ends_the_run(tmp_path, words, message):
     python = interpreter(tmp_path / "python", words) if words else str(tmp_path / "nothing")
     with pytest.raises(WeightSyncError, match=message):
         push(transport(tmp_path, python=python, seconds=2.0), [Recorder()])
+
+
+def test_a_child_that_is_too_slow_to_start_fails_this_update_only(tmp_path):
+    python = interpreter(tmp_path / "python", "exec sleep 60")
+    found = push(transport(tmp_path, python=python, seconds=2.0), [Recorder()])
+    assert "did not open within 2 s" in str(found.failed["http://a"])
 
 
 def test_it_works_in_the_event_loop_of_a_thread(tmp_path):

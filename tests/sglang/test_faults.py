@@ -84,8 +84,8 @@ def train(workdir, url, *flags, steps):
     command = [sys.executable, "-m", "rlzero.train", "--config=configs/demo.py:dapo", f"--workdir={workdir}",
                f"--config.steps={steps}", "--config.rollout.engine=sglang", f"--config.rollout.servers={url}",
                "--config.prompts_per_step=4", "--config.group_size=4", "--config.learner.mini_batches=1",
-               "--config.evaluation.problems=8", "--config.rollout.outage_seconds=4", "--config.rollout.stall_seconds=2",
-               *flags]
+               "--config.evaluation.problems=8", "--config.rollout.outage_seconds=4",
+               "--config.rollout.stall_seconds=2", *flags]
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     return subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT)
@@ -97,7 +97,8 @@ def lines(path):
 
 @pytest.mark.parametrize("method", ["disk", "tensor"])
 def test_the_demo_trains_on_a_real_server(fresh_server, tmp_path, method):
-    run = train(tmp_path, fresh_server.url, f"--config.sync.method={method}", "--config.rollout.max_staleness=1", steps=4)
+    run = train(tmp_path, fresh_server.url, f"--config.sync.method={method}", "--config.rollout.max_staleness=1",
+                steps=4)
     output, _ = run.communicate(timeout=300)
     assert run.returncode == 0, output
     metrics = lines(tmp_path / "metrics.jsonl")

@@ -148,7 +148,8 @@ def test_a_refused_request_is_not_repeated_and_its_siblings_are_unharmed(running
     found = list(running.generate(asked, SAMPLING))
     lost = [c for c in found if c.finish_reason == "abort"]
     assert [(c.request.prompt_id, c.request.sample_index) for c in lost] == [("p1", 2)] and rule.hits == 1
-    assert_complete([c for c in found if c not in lost], [r for r in asked if (r.prompt_id, r.sample_index) != ("p1", 2)])
+    others = [r for r in asked if (r.prompt_id, r.sample_index) != ("p1", 2)]
+    assert_complete([c for c in found if c not in lost], others)
     assert counts(running)["refused"] == 1 and "bad luck" in caplog.text
 
 
@@ -281,6 +282,13 @@ def test_the_probe_finds_wrong_weights_where_version_and_checksum_look_right(run
     proxy.inject(faults.update_ignored(), path=UPDATE)
     with pytest.raises(HandshakeError, match=r"differ from the trainer's by [\d.]+ on average.*other weights"):
         running.update_weights(scaled(1.3), 1)
+
+
+def test_a_cache_that_was_not_flushed_is_found_out_by_the_first_probe(running, proxy):
+    proxy.inject(faults.said({}), path="/flush_cache")
+    proxy.inject(faults.edit(lambda item: item.get("meta_info", {}).update(cached_tokens=3)), times=1)
+    with pytest.raises(HandshakeError, match="first probe from 3 cached tokens of older weights"):
+        running.update_weights(scaled(1.1), 1)
 
 
 def test_a_flush_that_is_refused_is_tried_again(running, proxy):
