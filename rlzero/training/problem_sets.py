@@ -39,7 +39,7 @@ def training_and_held_out(config: Config, tokenizer: Any,
         held_out = tasks.problems(data.task, "held_out", count, seed=data.task_seed)
     else:
         training = read_sets(data.files, config)
-        held_out = read_sets(config.evaluation.files, config, layout=config.evaluation.layout)[:count]
+        held_out = read_sets(config.evaluation.files, config, layout=config.evaluation.layout)
 
     def prepare(problems):
         return problems_lib.prepare(
@@ -50,7 +50,7 @@ def training_and_held_out(config: Config, tokenizer: Any,
     if not held_out:
         training, held_out = _divided(training, count, data.task_seed)
     else:
-        held_out, _ = prepare(held_out)
+        held_out = prepare(held_out)[0][:count]
     problems_lib.refuse_overlap(training, held_out)
     return training, held_out, report
 

@@ -47,6 +47,8 @@ Monomial = tuple[tuple[Generator, Fraction], ...]
 Sum = dict[Monomial, Fraction]
 ONE: Sum = {(): Fraction(1)}
 I = Generator("imaginary", "i")
+PI = Generator("constant", "pi")
+E = Generator("constant", "e")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +70,13 @@ class Form:
         return _key(self.top) if self.bottom == ONE else f"({_key(self.top)})/({_key(self.bottom)})"
 
 
+def order(monomial: Monomial) -> str:
+    """The text by which monomials are sorted."""
+    return "".join(f"*{generator.kind}:{generator.name}^{exponent}" for generator, exponent in monomial)
+
+
 def _key(terms: Sum) -> str:
-    return "+".join(sorted(
-        f"{value.numerator:x}/{value.denominator:x}" + "".join(f"*{g.kind}:{g.name}^{e}" for g, e in monomial)
-        for monomial, value in terms.items()))
+    return "+".join(sorted(f"{value.numerator:x}/{value.denominator:x}{order(m)}" for m, value in terms.items()))
 
 
 def constant(value: int | Fraction) -> Form:
@@ -80,6 +85,12 @@ def constant(value: int | Fraction) -> Form:
 
 def single(generator: Generator, exponent: int | Fraction = 1) -> Form:
     return Form({((generator, Fraction(exponent)),): Fraction(1)})
+
+
+def content_of(form: Form) -> Fraction:
+    """The positive rational that leaves whole coefficients without a common divisor."""
+    values = form.top.values()
+    return Fraction(math.gcd(*(v.numerator for v in values)), math.lcm(*(v.denominator for v in values)))
 
 
 ZERO = constant(0)
@@ -125,10 +136,20 @@ class Ring:
         if len(form.top) > 1:
             return Form(form.bottom, form.top)
         (monomial, value), = form.top.items()
-        return self.multiply(Form(form.bottom), self._monomial(((g, -e) for g, e in monomial), 1 / value))
+        return self.multiply(Form(form.bottom), self.monomial(((g, -e) for g, e in monomial), 1 / value))
 
     def equal(self, a: Form, b: Form) -> bool:
-        return self._product(a.top, b.bottom) == self._product(b.top, a.bottom)
+        """Whether the forms are the same; powers in denominators are cleared first, for the sake of sine and cosine."""
+        difference = self.add([Form(self._product(a.top, b.bottom)), Form(self._product(self._negative(b.top), a.bottom))])
+        lowest: dict[Generator, Fraction] = {}
+        for monomial in difference.top:
+            for generator, exponent in monomial:
+                lowest[generator] = min(lowest.get(generator, Fraction(0)), exponent)
+        clearing = self.monomial((g, -e) for g, e in lowest.items() if e < 0)
+        return not self.multiply(difference, clearing).top
+
+    def _negative(self, terms: Sum) -> Sum:
+        return {monomial: -value for monomial, value in terms.items()}
 
     def whole_power(self, form: Form, exponent: int) -> Form:
         """The power with a whole exponent, by squaring."""
@@ -138,7 +159,7 @@ class Ring:
             (monomial, value), = form.top.items()
             self._check(max(value.numerator.bit_length(), value.denominator.bit_length()) * exponent
                         if abs(value) != 1 else 0)
-            return self._monomial(((g, e * exponent) for g, e in monomial), value**exponent)
+            return self.monomial(((g, e * exponent) for g, e in monomial), value**exponent)
         if exponent > 200 and form.top:
             raise TooLarge("a high power of a sum")
         result = constant(1)
@@ -150,12 +171,12 @@ class Ring:
 
     def positive_root(self, value: Fraction, exponent: Fraction) -> Form:
         """A positive rational to a rational exponent, as primes under roots."""
-        powers = _factors(value.numerator) | {p: -k for p, k in _factors(value.denominator).items()}
+        powers = prime_powers(value)
         self.complete = self.complete and all(p < _MAX_FACTOR**2 for p in powers)
         self._check(sum(abs(exponent) * abs(k) * p.bit_length() for p, k in powers.items()))
-        return self._monomial((Generator("prime", f"{p:x}"), exponent * k) for p, k in sorted(powers.items()))
+        return self.monomial((Generator("prime", f"{p:x}"), exponent * k) for p, k in sorted(powers.items()))
 
-    def _monomial(self, factors: Iterable[tuple[Generator, Fraction]], value: Fraction = Fraction(1)) -> Form:
+    def monomial(self, factors: Iterable[tuple[Generator, Fraction]], value: Fraction = Fraction(1)) -> Form:
         """The product of powers of generators, brought into canonical form."""
         kept, expanded = {}, []
         for generator, exponent in factors:
@@ -172,7 +193,7 @@ class Ring:
                 expanded, exponent = [*expanded, (generator.inside, int(exponent))], Fraction(0)
             elif generator.kind == "sine" and exponent >= 2:
                 square = single(Generator("cosine", generator.name, generator.inside), 2)
-                one_minus = Form(self._sum(ONE, {m: -v for m, v in square.top.items()}))
+                one_minus = Form(self._sum(ONE, self._negative(square.top)))
                 expanded.append((one_minus, int(exponent) // 2))
                 exponent %= 2
             if exponent:
@@ -214,7 +235,7 @@ class Ring:
         exponents = dict(a)
         for generator, exponent in b:
             exponents[generator] = exponents.get(generator, 0) + exponent
-        form = self._monomial(exponents.items(), value)
+        form = self.monomial(exponents.items(), value)
         if form.bottom != ONE:
             raise TooLarge("a quotient under a root")
         return form.top
@@ -227,6 +248,11 @@ class Ring:
     def _check(self, bits: int | Fraction) -> None:
         if bits > MAX_BITS:
             raise TooLarge("numbers of too many digits")
+
+
+def prime_powers(value: Fraction) -> dict[int, int]:
+    """The prime factors of a positive rational; those of its denominator have negative powers."""
+    return _factors(value.numerator) | {p: -k for p, k in _factors(value.denominator).items()}
 
 
 def _factors(value: int) -> dict[int, int]:
