@@ -156,13 +156,18 @@ class SGLangEngine:
         self._await(self._adopt())
 
     async def _adopt(self):
-        for node in self._fleet.nodes:
+        """Puts servers that are alive into service with what they have."""
+        for node in self._fleet.returned:
             await self._updater.look(node)
             node.admit()
 
     def readmit(self) -> None:
         """Gives weights to servers that came back; does nothing in threads that do not own the parameters."""
-        if self._fleet is None or threading.get_ident() != self._owner or not self._fleet.returned:
+        if self._fleet is None or not self._fleet.returned:
+            return
+        if self._served:
+            self._await(self._adopt())
+        if threading.get_ident() != self._owner:
             return
         for node in self._fleet.returned:
             try:

@@ -109,8 +109,8 @@ class Updater:
         for control in node.controls:
             found = await handshake.sample_probes(control, self._probes, self._temperature)
             if quiet and found[0].cached_tokens:  # a later probe may share the beginning of the first one
-                raise HandshakeError(f"{control.url} answers its first probe from {found[0].cached_tokens} cached tokens "
-                                     "of older weights: its cache was not flushed")
+                raise HandshakeError(f"{control.url} answers its first probe from {found[0].cached_tokens} cached "
+                                     "tokens of older weights: its cache was not flushed")
             samples += found
         return samples
 

@@ -111,6 +111,25 @@ def test_a_request_that_is_under_way_in_an_update_names_both_versions(served, ru
     assert all(c.spans[-1].end == len(c.completion_ids) for c in found) and isinstance(found[0].spans[0], Span)
 
 
+def test_what_servers_have_is_evaluated_as_it_is_also_after_a_restart(tmp_path):
+    with fake_demo(seconds_per_token=0.01) as server, engine(server.url, directory=tmp_path, params=None) as made:
+        made.use_served_weights()
+        asked, found = requests(6, 4), []
+        def restart():
+            server.restart()
+            server.weights = PARAMS
+
+        timer = threading.Timer(1.0, restart)
+        for number, completion in enumerate(made.generate(asked, SAMPLING)):
+            found.append(completion)
+            if number == 4:
+                server.crash()
+                timer.start()
+        timer.join()
+        assert_complete(found, asked)
+        assert UPDATE not in [seen.path for seen in server.seen] and server.weight_version == "default"
+
+
 # Single answers that go wrong.
 
 _RETRIED = {
