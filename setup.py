@@ -10,6 +10,7 @@ import setuptools
 
 _HERE = pathlib.Path(__file__).parent
 _GGUF = ["gguf>=0.17,<0.20"]  # launch/smollm2.py
+_MATH = ["math-verify>=0.8,<0.10"]  # reward.mode=math, where exact arithmetic of our own does not decide
 _DATA = ["pyarrow>=17,<27"]  # problem sets in Parquet and Arrow files
 
 
@@ -52,9 +53,10 @@ setuptools.setup(
         "transformers>=5,<6",
     ],
     extras_require={
-        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF, *_DATA],
+        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF, *_DATA, *_MATH],
         "data": _DATA,
         "gguf": _GGUF,
+        "math": _MATH,
         "cuda": ["jax[cuda12]>=0.10,<0.13"],
         "tpu": ["jax[tpu]>=0.10,<0.13"],
         "sync": ["torch>=2.6,<3"],  # the child process of --config.sync.method=distributed alone

@@ -17,8 +17,8 @@ class Reward:
 
     Attributes:
       correct: the verdict that accuracy and dynamic sampling count. None: not graded, and not to be trained on.
-      parts: what the reward is the sum of, by name. "correctness" is always there; "overlong" is there when a penalty
-        is in use, also when it is 0 for this response.
+      parts: what the reward is the sum of, by name. "correctness" is always there; "overlong" and "format" are there
+        when penalty or bonus are in use, also when they are 0 for this response.
     """
 
     correct: bool | None
@@ -69,10 +69,13 @@ def reward(
     correct: float = 1.0,
     wrong: float = 0.0,
     overlong_fraction: float = 0.0,
+    value: float | None = None,
+    format_bonus: float = 0.0,
+    well_formed: bool = False,
 ) -> Reward:
     """Turns a grade into the reward of one response.
 
-    The penalty never changes the verdict: `Reward.correct` is about the answer alone.
+    Neither penalty nor bonus changes the verdict: `Reward.correct` is about the answer alone.
 
     Args:
       grade: the verifier's grade of the response.
@@ -84,14 +87,21 @@ def reward(
       correct: reward of a right answer.
       wrong: reward of a wrong answer.
       overlong_fraction: share of `max_completion_length` in which the soft overlong penalty grows; 0 is no penalty.
+      value: what the answer is worth by a reward function of one's own, in the place of `correct` and `wrong`.
+      format_bonus: added for a layout of reasoning and answer; less than what being right adds.
+      well_formed: whether the response has this layout.
 
     Returns:
       The reward; for a response that could not be graded one with `correct` None and correctness 0.
     """
     if grade.error is not None:
         return Reward(None, {"correctness": 0.0})
-    verdict = grade.correct and not (truncated and truncated_policy != "score")
-    parts = {"correctness": float(correct if verdict else wrong)}
+    counted = not truncated or truncated_policy == "score"
+    verdict = grade.correct and counted
+    worth = value if value is not None and counted else correct if verdict else wrong
+    parts = {"correctness": float(worth)}
+    if format_bonus:
+        parts["format"] = format_bonus if well_formed else 0.0
     if overlong_fraction > 0:
         cache = overlong_cache(overlong_fraction, max_completion_length)
         penalty = overlong_penalty(completion_length, max_length=max_completion_length, cache=cache)

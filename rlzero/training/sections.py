@@ -9,6 +9,7 @@ import dataclasses
 import typing
 from typing import Any
 
+from rlzero import rewards
 from rlzero.data import layouts
 from rlzero.models import attention
 
@@ -151,9 +152,21 @@ class SyncSection:
 class RewardSection:
     """What an answer is worth."""
 
+    # How answers are compared: integer for exact integers, math for LaTeX of any kind (needs the extra `math`).
+    mode: str = setting("integer", choices=rewards.MODES)
     correct: float = 1.0
     # DAPO's paper uses -1 here.
     wrong: float = 0.0
+    # A reward function of your own, package.module:name, in the place of the verifier; see `rlzero.rewards.custom`.
+    function: str = ""
+    # Processes that grade and can be killed; 0 grades in the process that trains.
+    workers: int = setting(0, "[0, inf)")
+    # Seconds that a worker may take over one response; one that takes longer is replaced.
+    deadline_seconds: float = setting(5.0, "(0, inf)")
+    # Share of the last 1000 responses (of 100 at the start) that may fail to be graded; above it the run stops.
+    max_error_rate: float = setting(0.05, "[0, 1]")
+    # Added for one thinking part and one answer part, neither of them empty; below what being right adds.
+    format_bonus: float = setting(0.0, "[0, inf)")
 
 
 @dataclasses.dataclass

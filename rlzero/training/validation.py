@@ -14,6 +14,7 @@ from typing import Any
 from rlzero import algorithms
 from rlzero.data import templates
 from rlzero.training import config as config_lib
+from rlzero.training import reward_rules
 from rlzero.training import sections
 
 _URL = re.compile(r"https?://[^\s/,]+")
@@ -209,13 +210,6 @@ def _cosine(section: str) -> Callable[..., str | None]:
     return rule
 
 
-def _reward(correct: float, wrong: float) -> str | None:
-    if correct > wrong:
-        return None
-    return (f"--config.reward.correct={correct}: must be above --config.reward.wrong={wrong}, or right answers are "
-            "unlearned; for example --config.reward.correct=1 --config.reward.wrong=0.")
-
-
 def _greedy_evaluation(samples: int, temperature: float) -> str | None:
     if temperature > 0 or samples == 1:
         return None
@@ -327,7 +321,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
     (("critic.policy_frozen_steps", "steps", "algorithm.advantage"), _policy_frozen),
     (("optimizer.warmup_steps", "optimizer.schedule", "steps", "algorithm.advantage"), _cosine("optimizer")),
     (("critic.warmup_steps", "critic.schedule", "steps", "algorithm.advantage"), _cosine("critic")),
-    (("reward.correct", "reward.wrong"), _reward),
+    *reward_rules.RULES,
     (("evaluation.samples_per_problem", "evaluation.temperature"), _greedy_evaluation),
     (("model.path",), _model_path),
 )

@@ -73,7 +73,7 @@ def test_the_prompt_earns_nothing():
 
 
 def test_wrong_use_says_what_to_do():
-    with pytest.raises(ValueError, match="available: 'integer'"):
-        grade("", "34", mode="math")
+    with pytest.raises(ValueError, match="no mode 'fuzzy'; available: 'integer', 'math'"):
+        grade("", "34", mode="fuzzy")
     with pytest.raises(TypeError, match="gold must be text, got int"):
         grade("", 34)

@@ -5,11 +5,24 @@ percent sign. Kinds do not mix: a list is no pair, a set no number, a ratio no f
 """
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from rlzero.rewards.mathematics import equations, real_sets, scalars, units
-from rlzero.rewards.mathematics.answers import (Answer, Based, Group, Interval, KnownSet, Matrix, Named, Ratio, Relation,
-                                                Scalar, SetOperation, Text)
+from rlzero.rewards.mathematics.answers import (
+    Answer,
+    Based,
+    Group,
+    Interval,
+    KnownSet,
+    Matrix,
+    Named,
+    Ratio,
+    Relation,
+    Scalar,
+    SetOperation,
+    Text,
+)
 from rlzero.rewards.mathematics.tokens import Unreadable
 from rlzero.rewards.mathematics.trees import Tree, contains, number
 
@@ -17,6 +30,7 @@ _SETS = (Interval, SetOperation, KnownSet, Relation)
 _UNORDERED = ("list", "set", "and", "or")
 _MAX_ITEMS = 60
 _INFINITE = (("const", "inf"), ("neg", ("const", "inf")))
+_AS_NUMBERS = {units.PERCENT: number(Fraction(1, 100)), units.DEGREE: ("div", ("const", "pi"), number(180))}
 
 
 def same(gold: Answer, given: Answer) -> bool:
@@ -39,7 +53,9 @@ def _named(gold: Answer, given: Answer) -> bool:
         if gold.name == given.name:
             return same(gold.value, given.value)
         return _system(gold, given) or _equations(gold, given)
-    name, value, other = (gold.name, gold.value, given) if isinstance(gold, Named) else (given.name, given.value, gold)
+    name, value, other = (
+        (gold.name, gold.value, given) if isinstance(gold, Named) else (given.name, given.value, gold)
+    )
     if isinstance(other, Relation) and isinstance(value, Scalar):
         return _equations(gold, given)
     if isinstance(other, Group) and name.startswith("("):
@@ -52,8 +68,11 @@ def _named(gold: Answer, given: Answer) -> bool:
 def _system(gold: Answer, given: Answer) -> bool:
     """(x, y) = (1, 2) against x = 1, y = 2."""
     systems = [_bindings(answer) for answer in (gold, given)]
-    return None not in systems and systems[0].keys() == systems[1].keys() and all(
-        same(value, systems[1][name]) for name, value in systems[0].items())
+    return (
+        None not in systems
+        and systems[0].keys() == systems[1].keys()
+        and all(same(value, systems[1][name]) for name, value in systems[0].items())
+    )
 
 
 def _bindings(answer: Answer) -> dict[str, Answer] | None:
@@ -78,18 +97,20 @@ def _as_pair(answer: Answer) -> Group:
 
 
 def _scalars(gold: Scalar, given: Scalar) -> bool:
-    """Equal values in the same unit. A unit may be left out or added; 0.5, 50 and 50 percent are one answer."""
-    units_differ = gold.unit.powers != given.unit.powers
-    if units_differ and gold.unit.powers and given.unit.powers:
+    """Equal values in the same unit. A unit may be left out or added.
+
+    Percent and degrees are also numbers: 50% is 0.5 as well as 50, and 180 degrees are pi as well as 180.
+    """
+    if gold.unit.powers == given.unit.powers:
+        return _values(gold.tree, given.tree)
+    plain = gold if gold.unit in (units.NONE, units.RADIAN) and given.unit != units.NONE else given
+    measured = given if plain is gold else gold
+    comparable = plain.unit == units.NONE or (plain.unit, measured.unit) == (units.RADIAN, units.DEGREE)
+    if not comparable or not given.unit.known:
         return False
-    if units_differ and given.unit.powers and not given.unit.known:
-        return False
-    if _values(gold.tree, given.tree):
+    if measured.unit in _AS_NUMBERS and _values(("mul", measured.tree, _AS_NUMBERS[measured.unit]), plain.tree):
         return True
-    if not units_differ or units.PERCENT not in (gold.unit, given.unit):
-        return False
-    percent, plain = (gold, given) if gold.unit == units.PERCENT else (given, gold)
-    return _values(("div", percent.tree, number(100)), plain.tree)
+    return plain.unit == units.NONE and _values(gold.tree, given.tree)
 
 
 def _values(a: Tree, b: Tree) -> bool:
@@ -110,10 +131,11 @@ def _groups(gold: Group, given: Group) -> bool:
         if {gold.kind, given.kind} == {"and", "or"}:
             return False
         if "set" in (gold.kind, given.kind):
-            return _covers(gold.items, given.items, same) and _covers(given.items, gold.items, lambda a, b: same(b, a))
+            return _covers(gold.items, given.items, same) and _covers(
+                given.items, gold.items, lambda a, b: same(b, a)
+            )
         return _matched(gold.items, given.items)
-    return gold.kind == given.kind and len(gold.items) == len(given.items) and all(
-        map(same, gold.items, given.items))
+    return gold.kind == given.kind and len(gold.items) == len(given.items) and all(map(same, gold.items, given.items))
 
 
 def _covers(items: tuple[Answer, ...], others: tuple[Answer, ...], equal: Callable[[Answer, Answer], bool]) -> bool:
@@ -133,15 +155,23 @@ def _matched(gold: tuple[Answer, ...], given: tuple[Answer, ...]) -> bool:
 
 def _matrices(gold: Matrix, given: Matrix) -> bool:
     shapes = [[len(row) for row in matrix.rows] for matrix in (gold, given)]
-    return gold.bars == given.bars and shapes[0] == shapes[1] and all(
-        _values(a, b) for rows in zip(gold.rows, given.rows, strict=True) for a, b in zip(*rows, strict=True))
+    return (
+        gold.bars == given.bars
+        and shapes[0] == shapes[1]
+        and all(_values(a, b) for rows in zip(gold.rows, given.rows, strict=True) for a, b in zip(*rows, strict=True))
+    )
 
 
 def _ratios(gold: Ratio, given: Ratio) -> bool:
     """Equal up to a factor: 4:6 is 2:3."""
-    return len(gold.parts) == len(given.parts) and all(
-        _values(("mul", gold.parts[0], b), ("mul", a, given.parts[0])) for a, b in zip(gold.parts, given.parts, strict=True)
-    ) and not any(_values(part, number(0)) for part in gold.parts + given.parts)
+    return (
+        len(gold.parts) == len(given.parts)
+        and all(
+            _values(("mul", gold.parts[0], b), ("mul", a, given.parts[0]))
+            for a, b in zip(gold.parts, given.parts, strict=True)
+        )
+        and not any(_values(part, number(0)) for part in gold.parts + given.parts)
+    )
 
 
 def _equations(gold: Answer, given: Answer) -> bool:
@@ -154,8 +184,12 @@ def _equations(gold: Answer, given: Answer) -> bool:
 def _set_operations(gold: SetOperation, given: SetOperation) -> bool:
     """The same parts in any order; for ends that are no numbers."""
     return gold.operation == given.operation and (
-        same(gold.left, given.left) and same(gold.right, given.right) or gold.operation != r"\setminus" and same(
-            gold.left, given.right) and same(gold.right, given.left))
+        same(gold.left, given.left)
+        and same(gold.right, given.right)
+        or gold.operation != r"\setminus"
+        and same(gold.left, given.right)
+        and same(gold.right, given.left)
+    )
 
 
 def _as_sets(gold: Answer, given: Answer) -> bool:
@@ -174,5 +208,14 @@ def _is_set(answer: Answer) -> bool:
 
 
 _BY_KIND: dict[type, Callable[[Any, Any], bool]] = {
-    Scalar: _scalars, Interval: _intervals, Group: _groups, Matrix: _matrices, Ratio: _ratios, Relation: _equations,
-    SetOperation: _set_operations, Based: lambda a, b: a == b, KnownSet: lambda a, b: a == b, Text: lambda a, b: a == b}
+    Scalar: _scalars,
+    Interval: _intervals,
+    Group: _groups,
+    Matrix: _matrices,
+    Ratio: _ratios,
+    Relation: _equations,
+    SetOperation: _set_operations,
+    Based: lambda a, b: a == b,
+    KnownSet: lambda a, b: a == b,
+    Text: lambda a, b: a == b,
+}

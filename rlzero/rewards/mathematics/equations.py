@@ -24,12 +24,16 @@ def same(a: Answer, b: Answer) -> bool:
     (operator, left, right), (other, other_left, other_right) = _upward(first), _upward(second)
     if operator != other:
         return False
-    if operator in ("=", r"\ne") and (_same_sides(left, right, other_left, other_right) or _same_sides(
-            left, right, other_right, other_left)):
+    if operator in ("=", r"\ne") and (
+        _same_sides(left, right, other_left, other_right) or _same_sides(left, right, other_right, other_left)
+    ):
         return True
     try:
-        return _proportional(("add", left, ("neg", right)), ("add", other_left, ("neg", other_right)),
-                             any_sign=operator in ("=", r"\ne"))
+        return _proportional(
+            ("add", left, ("neg", right)),
+            ("add", other_left, ("neg", other_right)),
+            any_sign=operator in ("=", r"\ne"),
+        )
     except (TooLarge, Undefined):
         return False
 
@@ -79,8 +83,13 @@ def _variables(monomial: Monomial) -> Monomial:
 
 def _coefficient(form: Form, variables: Monomial) -> Form:
     """What stands before a product of variables."""
-    return Form({tuple(pair for pair in monomial if pair not in variables): value
-                 for monomial, value in form.top.items() if _variables(monomial) == variables})
+    return Form(
+        {
+            tuple(pair for pair in monomial if pair not in variables): value
+            for monomial, value in form.top.items()
+            if _variables(monomial) == variables
+        }
+    )
 
 
 def _without_denominators(form: Form, ring: Ring) -> Form:
@@ -89,4 +98,6 @@ def _without_denominators(form: Form, ring: Ring) -> Form:
         for generator, exponent in monomial:
             if generator.kind == "variable" and exponent < lowest.get(generator, 0):
                 lowest[generator] = exponent
-    return ring.multiply(Form(form.top), ring.monomial((generator, -exponent) for generator, exponent in lowest.items()))
+    return ring.multiply(
+        Form(form.top), ring.monomial((generator, -exponent) for generator, exponent in lowest.items())
+    )

@@ -33,6 +33,8 @@ def parse(tokens: list[Token], *, plus_minus: int = 1) -> tuple[Tree, bool]:
     """
     parser = _Parser(tokens, plus_minus)
     tree = parser.sum()
+    if parser.take(r"\choose"):
+        tree = ("fn", "binom", tree, parser.sum())
     if parser.at != len(tokens):
         raise Unreadable(f"{tokens[parser.at].value} in this place")
     return tree, parser.degrees

@@ -38,6 +38,7 @@ def load() -> Callable[[Any, Any], bool]:
       Its exact comparison: whether the difference of two expressions simplifies to zero.
     """
     from math_verify import grader
+
     sine, cosine = (("pow", ("fn", name, ("sym", "x")), number(2)) for name in ("sin", "cos"))
     with _lock:
         grader.sympy_symbolic_eq(_expression(("add", sine, cosine)), _expression(number(1)))
@@ -57,7 +58,7 @@ def proven_equal(a: Tree, b: Tree) -> bool:
 
 
 class _CallLimit:
-    """Ends the block with `_OutOfCalls` after a number of Python calls; a profiler that was there comes back after it."""
+    """Ends the block with `_OutOfCalls` after a number of Python calls; an earlier profiler comes back after it."""
 
     def __init__(self, calls: int):
         self._left = calls
@@ -79,6 +80,7 @@ class _CallLimit:
 def _expression(tree: Tree) -> Any:
     """The tree as an object of sympy; variables are positive there, as `numerics` has looked at negative ones."""
     import sympy
+
     operation, *operands = tree
     if operation == "num":
         if max(operands[0].numerator.bit_length(), operands[0].denominator.bit_length()) > _MAX_BITS:
@@ -93,8 +95,12 @@ def _expression(tree: Tree) -> Any:
     values = [_expression(operand) for operand in operands]
     if operation == "pow":
         return _power(*values)
-    return {"add": lambda: sympy.Add(*values), "mul": lambda: sympy.Mul(*values), "neg": lambda: -values[0],
-            "div": lambda: values[0] / values[1]}[operation]()
+    return {
+        "add": lambda: sympy.Add(*values),
+        "mul": lambda: sympy.Mul(*values),
+        "neg": lambda: -values[0],
+        "div": lambda: values[0] / values[1],
+    }[operation]()
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -107,9 +113,23 @@ def _power(base: Any, exponent: Any) -> Any:
 
 def _function(name: str, arguments: list[Any]) -> Any:
     import sympy
-    names = {"sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "sec": sympy.sec, "csc": sympy.csc, "cot": sympy.cot,
-             "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh,
-             "tanh": sympy.tanh, "ln": sympy.log, "abs": sympy.Abs}
+
+    names = {
+        "sin": sympy.sin,
+        "cos": sympy.cos,
+        "tan": sympy.tan,
+        "sec": sympy.sec,
+        "csc": sympy.csc,
+        "cot": sympy.cot,
+        "arcsin": sympy.asin,
+        "arccos": sympy.acos,
+        "arctan": sympy.atan,
+        "sinh": sympy.sinh,
+        "cosh": sympy.cosh,
+        "tanh": sympy.tanh,
+        "ln": sympy.log,
+        "abs": sympy.Abs,
+    }
     if name not in names:
         raise _Unsuitable
     return names[name](*arguments)

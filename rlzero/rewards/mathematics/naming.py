@@ -1,4 +1,4 @@
-r"""What may stand before an equals sign as the name of a value: x, x_1, AB, \angle ABC, f(x), P(A), \sin A, (x, y), area."""
+r"""What may stand before an equals sign as the name of a value: x, x_1, AB, \angle ABC, f(x), \sin A, (x, y), area."""
 
 from rlzero.rewards.mathematics.expressions import TRIGONOMETRIC
 from rlzero.rewards.mathematics.tokens import Token
@@ -19,8 +19,11 @@ def name_of(tokens: list[Token]) -> str | None:
         return " ".join(words) if len(words) <= _MAX_WORDS and not _NO_NAME & set(words) else None
     if tokens[0].value in TRIGONOMETRIC and len(tokens) == 2 and tokens[1].kind == "symbol":
         return " ".join(token.value for token in tokens)
-    if tokens[0].value == "(" and tokens[-1].value == ")" and all(
-            token.kind == "symbol" or token.value in (",", "_") for token in tokens[1:-1]):
+    if (
+        tokens[0].value == "("
+        and tokens[-1].value == ")"
+        and all(token.kind == "symbol" or token.value in (",", "_") for token in tokens[1:-1])
+    ):
         return "".join(token.value for token in tokens)
     return _letters(tokens, shaped=bool(shapes))
 
@@ -33,10 +36,18 @@ def _letters(tokens: list[Token], shaped: bool) -> str | None:
         plain = len(letters) == 1 or shaped or (len(letters) <= 4 and all(token.value.isupper() for token in letters))
         return "".join(token.value for token in letters) if plain else None
     rest = tokens[1:]
-    if rest[0].value == "_" and len(rest) <= 3 and all(token.kind in ("symbol", "number", "word") for token in rest[1:]):
+    if (
+        rest[0].value == "_"
+        and len(rest) <= 3
+        and all(token.kind in ("symbol", "number", "word") for token in rest[1:])
+    ):
         return f"{tokens[0].value}_{' '.join(token.value for token in rest[1:])}"
-    if rest[0].value == "(" and rest[-1].value == ")" and len(rest) > 2 and all(
-            token.kind in ("symbol", "number") or token.value in (",", "-", "/", "_") for token in rest[1:-1]):
+    if (
+        rest[0].value == "("
+        and rest[-1].value == ")"
+        and len(rest) > 2
+        and all(token.kind in ("symbol", "number") or token.value in (",", "-", "/", "_") for token in rest[1:-1])
+    ):
         return "".join(token.value for token in tokens)
     if all(token.value == "'" for token in rest):
         return "".join(token.value for token in tokens)

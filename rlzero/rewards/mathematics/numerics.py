@@ -18,9 +18,18 @@ _DIGITS = (50, 200, 500)
 _AGREEMENT = 25  # digits that a real number has of its imaginary part at most
 _LARGEST_LOGARITHM = 1e12
 # Where the first variable is, and how far apart the others are: small, large, negative and mixed.
-_POINTS = tuple((Fraction(*start), Fraction(*step)) for start, step in (
-    ((61, 23), (37, 29)), ((7, 19), (11, 43)), ((-45, 31), (-5, 53)), ((-17, 27), (71, 59)), ((83, 31), (-67, 37)),
-    ((1201, 17), (203, 13)), ((-1707, 19), (-31, 7))))
+_POINTS = tuple(
+    (Fraction(*start), Fraction(*step))
+    for start, step in (
+        ((61, 23), (37, 29)),
+        ((7, 19), (11, 43)),
+        ((-45, 31), (-5, 53)),
+        ((-17, 27), (71, 59)),
+        ((83, 31), (-67, 37)),
+        ((1201, 17), (203, 13)),
+        ((-1707, 19), (-31, 7)),
+    )
+)
 
 
 class NoValue(ValueError):
@@ -96,7 +105,9 @@ def _value(tree: Tree, point: dict[str, Fraction], context: Any) -> Any:
     values = [_value(operand, point, context) for operand in operands]
     if operation == "pow":
         return _power(*values, _odd_root(operands[1]), context)
-    return {"add": sum, "mul": lambda v: v[0] * v[1], "neg": lambda v: -v[0], "div": lambda v: v[0] / v[1]}[operation](values)
+    return {"add": sum, "mul": lambda v: v[0] * v[1], "neg": lambda v: -v[0], "div": lambda v: v[0] / v[1]}[
+        operation
+    ](values)
 
 
 def _constant(name: str, context: Any) -> Any:
@@ -141,4 +152,8 @@ def _function(name: str, values: list[Any], context: Any) -> Any:
 
 
 _SAME_NAME = {name: name for name in ("sin cos tan sec csc cot sinh cosh tanh ln floor ceil").split()} | {
-    "abs": "fabs", "arcsin": "asin", "arccos": "acos", "arctan": "atan"}
+    "abs": "fabs",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+}

@@ -11,8 +11,20 @@ What is read as what:
 import dataclasses
 
 from rlzero.rewards.mathematics import naming, scalars, units
-from rlzero.rewards.mathematics.answers import (Answer, Based, Group, Interval, KnownSet, Matrix, Named, Ratio, Relation,
-                                                Scalar, SetOperation, Text)
+from rlzero.rewards.mathematics.answers import (
+    Answer,
+    Based,
+    Group,
+    Interval,
+    KnownSet,
+    Matrix,
+    Named,
+    Ratio,
+    Relation,
+    Scalar,
+    SetOperation,
+    Text,
+)
 from rlzero.rewards.mathematics.expressions import parse
 from rlzero.rewards.mathematics.tokens import Token, Unreadable, matching, tokenize
 from rlzero.rewards.mathematics.trees import Tree, contains, number
@@ -63,8 +75,11 @@ def _read_list(tokens: list[Token]) -> Answer:
 def _joined(items: list[Answer], kind: str) -> Answer:
     """A list of answers; one name before the first or before each belongs to the whole list."""
     names = [item.name if isinstance(item, Named) else None for item in items]
-    if names[0] and all(name in (None, names[0]) for name in names) and all(
-            isinstance(item.value if isinstance(item, Named) else item, (Scalar, Group)) for item in items):
+    if (
+        names[0]
+        and all(name in (None, names[0]) for name in names)
+        and all(isinstance(item.value if isinstance(item, Named) else item, (Scalar, Group)) for item in items)
+    ):
         return Named(names[0], _joined([item.value if isinstance(item, Named) else item for item in items], kind))
     flat = []
     for item in items:
@@ -93,8 +108,12 @@ def _read_item(tokens: list[Token]) -> Answer:
 
 def _text(tokens: list[Token]) -> Text:
     """Words without regard to case, everything else as it is written."""
-    return Text(tuple(token.value.casefold() if token.kind == "word" and len(token.value) > 1 else token.value
-                      for token in tokens))
+    return Text(
+        tuple(
+            token.value.casefold() if token.kind == "word" and len(token.value) > 1 else token.value
+            for token in tokens
+        )
+    )
 
 
 def _bracketed(tokens: list[Token]) -> Answer | None:
@@ -192,7 +211,11 @@ def _equation(parts: list[list[Token]]) -> Answer:
 def _one_value(values: list[Answer]) -> Answer:
     """The last of several values that are said to be equal, if they are."""
     for value in values[:-1]:
-        if not (isinstance(value, Scalar) and isinstance(values[-1], Scalar) and scalars.equal(value.tree, values[-1].tree)):
+        if not (
+            isinstance(value, Scalar)
+            and isinstance(values[-1], Scalar)
+            and scalars.equal(value.tree, values[-1].tree)
+        ):
             raise Unreadable("values that are not equal")
     return values[-1]
 
@@ -225,8 +248,12 @@ def _based(tokens: list[Token]) -> Answer | None:
     for place, token in enumerate(tokens):
         if token.value == "_" and place:
             digits, base = tokens[:place], [t for t in tokens[place + 1 :] if t.value not in ("{", "}")]
-            if all(t.kind in ("number", "symbol") for t in digits) and digits[0].kind == "number" and len(base) == 1 and (
-                    base[0].kind == "number"):
+            if (
+                all(t.kind in ("number", "symbol") for t in digits)
+                and digits[0].kind == "number"
+                and len(base) == 1
+                and (base[0].kind == "number")
+            ):
                 return Based(minus + ("".join(t.value for t in digits).upper().lstrip("0") or "0"), base[0].value)
             return None
     return None

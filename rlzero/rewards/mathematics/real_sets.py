@@ -78,7 +78,9 @@ def _set_of(answer: Answer) -> _Set:
 
 
 def _proper(piece: _Piece) -> _Piece:
-    """The piece, unless its ends are in the wrong order: then it is a pair of numbers and no interval."""
+    """The piece, unless it holds infinity or its ends are in the wrong order: then it is a pair and no interval."""
+    if (piece.low_closed and piece.low == _MINUS_INFINITY) or (piece.high_closed and piece.high == _INFINITY):
+        raise Unreadable("an interval with infinity in it")
     if piece.low in (_INFINITY, piece.high) or piece.high == _MINUS_INFINITY or (
             piece.low != _MINUS_INFINITY and piece.high != _INFINITY and _value(piece.low) >= _value(piece.high)):
         raise Unreadable("no interval")

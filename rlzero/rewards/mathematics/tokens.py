@@ -43,9 +43,10 @@ _UNICODE = {
     "\uff1a": ":", "\uff1d": "=", "\u00bd": r"\frac{1}{2}", "\u00bc": r"\frac{1}{4}", "\u00be": r"\frac{3}{4}",
     "\u2153": r"\frac{1}{3}", "\u2154": r"\frac{2}{3}", "\u00a3": r"\pounds ", "\u20ac": r"\euro ",
 }
-_GREEK = ("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon phi "
-          "chi psi omega").split()
-_LOWER_GREEK = "\u03b1\u03b2\u03b3\u03b4\u03b5\u03b6\u03b7\u03b8\u03b9\u03ba\u03bb\u03bc\u03bd\u03be\u03bf\u03c0\u03c1\u03c3\u03c4\u03c5\u03c6\u03c7\u03c8\u03c9"
+_GREEK = ("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma tau upsilon "
+          "phi chi psi omega").split()
+_LOWER_GREEK = ("\u03b1\u03b2\u03b3\u03b4\u03b5\u03b6\u03b7\u03b8\u03b9\u03ba\u03bb\u03bc"
+                "\u03bd\u03be\u03bf\u03c0\u03c1\u03c3\u03c4\u03c5\u03c6\u03c7\u03c8\u03c9")
 _TABLE = str.maketrans(_UNICODE | {letter: rf"\{name} " for letter, name in zip(_LOWER_GREEK, _GREEK, strict=True)})
 _SUPERSCRIPTS = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b"
 _SUBSCRIPTS = "\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089"
@@ -53,13 +54,16 @@ _RAISED = re.compile(f"([{_SUPERSCRIPTS}]+)|([{_SUBSCRIPTS}]+)")
 _LEVEL = str.maketrans(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789-0123456789")
 
 _TEX_GROUPS = re.compile(r"(?<![0-9.])([1-9][0-9]{0,2})(,\\[!,]|\{\\?,\}|\\,)([0-9]{3}(?:\2[0-9]{3})*)(?![0-9])")
-_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:E[+-]?[0-9]{1,3}(?![0-9])|(?<=\.[0-9])e[+-]?[0-9]{1,3}(?![0-9])"
-                     r"|e[0-9]{1,3}(?![0-9]))?")
-_RECURRING = re.compile(r"([0-9]*\.[0-9]*)(?:\\overline\s*\{([0-9]+)\}|\\dot\s*\{?([0-9])\}?(?:([0-9]*)\\dot\s*\{?([0-9])\}?)?)")
+_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:E[+-]?[0-9]{1,3}(?![0-9])"
+                     r"|(?<=\.[0-9])e[+-]?[0-9]{1,3}(?![0-9])|e[0-9]{1,3}(?![0-9]))?")
+_RECURRING = re.compile(r"([0-9]*\.[0-9]*)(?:\\overline\s*\{([0-9]+)\}"
+                        r"|\\dot\s*\{?([0-9])\}?(?:([0-9]*)\\dot\s*\{?([0-9])\}?)?)")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])(?:\.[0-9]+)?")
 _BLANKS = re.compile(r"(?:[\s~$`]|\\[,;:! ()]|\\q?quad(?![A-Za-z])|\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"
-                     r"|\\[\[\]](?!\s*[0-9.]+\s*(?:pt|em|ex|mm)\])|\\(?:displaystyle|textstyle|limits|boxed|fbox|math(?:bf|it|sf)"
-                     r"|boldsymbol|bm|bf|rm|it)(?![A-Za-z])|\\phantom\s*(?:\{[^{}]*\}|[-+0-9]))+")
+                     r"|\\[\[\]](?!\s*[0-9.]+\s*(?:pt|em|ex|mm)\])"
+                     r"|\\(?:displaystyle|textstyle|limits|boxed|fbox|math(?:bf|it|sf)|boldsymbol|bm|bf|rm|it)"
+                     r"(?![A-Za-z])"
+                     r"|\\phantom\s*(?:\{[^{}]*\}|[-+0-9]))+")
 _AROUND = " \t\n*_\"$"
 _TRAILING = (".", ",", ";", ":", "\\!", "\\ ")
 _ROW = re.compile(r"\\\\(?:\s*\[[^\]]{0,12}\])?|\\cr(?![A-Za-z])")
@@ -73,17 +77,19 @@ FUNCTIONS = frozenset("""sin cos tan sec csc cot arcsin arccos arctan sinh cosh 
     min frac binom overline""".split())
 _SPELLINGS = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "asin": "arcsin",
               "acos": "arccos", "atan": "arctan"}
-_SYMBOLS = frozenset(_GREEK + [name.capitalize() for name in _GREEK] + ["varphi", "varepsilon", "vartheta", "ell", "hbar"])
+_SYMBOLS = frozenset(_GREEK + [name.capitalize() for name in _GREEK]
+                     + ["varphi", "varepsilon", "vartheta", "ell", "hbar"])
 _RELATIONS = {"lt": "<", "gt": ">", "le": r"\le", "leq": r"\le", "leqslant": r"\le", "ge": r"\ge", "geq": r"\ge",
               "geqslant": r"\ge", "ne": r"\ne", "neq": r"\ne", "in": r"\in"}
 _SIGNS = {"cdot": "*", "times": "*", "ast": "*", "div": "/", "pm": r"\pm", "mp": r"\mp", "cup": r"\cup", "cap": r"\cap",
           "setminus": r"\setminus", "backslash": r"\setminus", "circ": "deg", "degree": "deg", "prime": "'",
           "%": "%", "$": r"\$", "pounds": r"\pounds", "euro": r"\euro", "mid": "|", "vert": "|", "angle": r"\angle",
           "triangle": r"\triangle", "emptyset": r"\emptyset", "varnothing": r"\emptyset", "choose": r"\choose",
-          "ldots": r"\dots", "dots": r"\dots", "cdots": r"\dots", "approx": r"\approx", "equiv": r"\equiv", "sim": r"\sim",
-          "to": r"\to", "rightarrow": r"\to", "sum": r"\sum", "prod": r"\prod", "int": r"\int", "lim": r"\lim",
-          "pmod": r"\pmod", "bmod": r"\bmod", "perp": r"\perp", "parallel": r"\parallel", "not": r"\not", "_": "_", "cong": r"\cong", "odot": r"\odot",
-          "oplus": r"\oplus", "star": r"\star"}
+          "ldots": r"\dots", "dots": r"\dots", "cdots": r"\dots", "approx": r"\approx", "equiv": r"\equiv",
+          "sim": r"\sim", "to": r"\to", "rightarrow": r"\to", "sum": r"\sum", "prod": r"\prod", "int": r"\int",
+          "lim": r"\lim",
+          "pmod": r"\pmod", "bmod": r"\bmod", "perp": r"\perp", "parallel": r"\parallel", "not": r"\not", "_": "_",
+          "cong": r"\cong", "odot": r"\odot", "oplus": r"\oplus", "star": r"\star"}
 ACCENTS = {rf"\{name}" for name in ("bar", "hat", "vec", "dot", "ddot", "tilde")}
 _OPEN = {"{": r"\{", "lbrace": r"\{", "langle": r"\langle", "lfloor": r"\lfloor", "lceil": r"\lceil", "lvert": "||"}
 _CLOSE = {"}": r"\}", "rbrace": r"\}", "rangle": r"\rangle", "rfloor": r"\rfloor", "rceil": r"\rceil", "rvert": "||"}

@@ -10,28 +10,71 @@ import dataclasses
 from rlzero.rewards.mathematics.tokens import Token, Unreadable
 
 _NAMES = {
-    "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre", "km": "km kilometer kilometre",
-    "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard", "mi": "mi mile", "mg": "mg milligram",
-    "g": "g gram", "kg": "kg kilogram", "lb": "lb lbs pound", "oz": "oz ounce", "ton": "ton tonne", "l": "L l liter litre",
-    "ml": "mL ml milliliter millilitre", "gal": "gal gallon", "s": "s sec second", "min": "min minute",
-    "h": "h hr hour", "day": "day", "week": "week", "month": "month", "year": "yr year", "usd": "USD usd dollar buck",
-    "cent": "cent \u00a2", "gbp": "GBP quid", "eur": "EUR euro", "deg": "degree deg", "rad": "rad radian", "percent": "percent",
-    "degC": "C Celsius celsius", "degF": "F Fahrenheit fahrenheit", "K": "K kelvin", "N": "N newton", "J": "J joule",
-    "W": "W watt", "Pa": "Pa pascal", "V": "V volt", "A": "A amp ampere", "Hz": "Hz hertz", "mol": "mol mole",
-    "mph": "mph", "unit": "unit", "point": "point pt", "way": "way", "people": "people person", "child": "children child",
+    "mm": "mm millimeter millimetre",
+    "cm": "cm centimeter centimetre",
+    "m": "m meter metre",
+    "km": "km kilometer kilometre",
+    "in": "in inch inches",
+    "ft": "ft foot feet",
+    "yd": "yd yard",
+    "mi": "mi mile",
+    "mg": "mg milligram",
+    "g": "g gram",
+    "kg": "kg kilogram",
+    "lb": "lb lbs pound",
+    "oz": "oz ounce",
+    "ton": "ton tonne",
+    "l": "L l liter litre",
+    "ml": "mL ml milliliter millilitre",
+    "gal": "gal gallon",
+    "s": "s sec second",
+    "min": "min minute",
+    "h": "h hr hour",
+    "day": "day",
+    "week": "week",
+    "month": "month",
+    "year": "yr year",
+    "usd": "USD usd dollar buck",
+    "cent": "cent \u00a2",
+    "gbp": "GBP quid",
+    "eur": "EUR euro",
+    "deg": "degree deg",
+    "rad": "rad radian",
+    "percent": "percent",
+    "degC": "C Celsius celsius",
+    "degF": "F Fahrenheit fahrenheit",
+    "K": "K kelvin",
+    "N": "N newton",
+    "J": "J joule",
+    "W": "W watt",
+    "Pa": "Pa pascal",
+    "V": "V volt",
+    "A": "A amp ampere",
+    "Hz": "Hz hertz",
+    "mol": "mol mole",
+    "mph": "mph",
+    "unit": "unit",
+    "point": "point pt",
+    "way": "way",
+    "people": "people person",
+    "child": "children child",
 }
 _CANONICAL = {spelling: name for name, spellings in _NAMES.items() for spelling in spellings.split()}
 _SYMBOLS = {"%": "percent", "deg": "deg", r"\$": "usd", r"\pounds": "gbp", r"\euro": "eur"}
 _MULTIPLIERS = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 2, "cubed": 3}
-_PLURAL_BUT_NO_NOUN = frozenset("""plus minus times halves thirds fourths fifths sixths sevenths eighths ninths tenths quarters
+_PLURAL_BUT_NO_NOUN = frozenset(
+    """plus minus times halves thirds fourths fifths sixths sevenths eighths ninths tenths quarters
     ones twos threes fours fives sixes sevens eights nines tens hundreds thousands millions billions trillions dozens
     pairs less unless plusminus divides equals is was has does yes this hundredths thousandths guess perhaps always
-    sometimes others scores modulus bits radix""".split())
-_NO_NOUN = frozenset("""or and not no nor but if so only about approximately exactly wrong false incorrect never maybe over
-    by of off more mod base choose to from with without for than then when where because since per factorial squared cubed
-    the a an to at""".split())
+    sometimes others scores modulus bits radix""".split()
+)
+_NO_NOUN = frozenset(
+    """or and not no nor but if so only about approximately exactly wrong false incorrect never maybe over
+    by of off more mod base choose to from with without for than then when where because since per factorial squared
+    cubed the a an to at""".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +95,7 @@ class Unit:
 NONE = Unit()
 PERCENT = Unit((("percent", 1),))
 DEGREE = Unit((("deg", 1),))
+RADIAN = Unit((("rad", 1),))
 TEMPERATURES = (Unit((("degC", 1),)), Unit((("degF", 1),)))
 CURRENCIES = (r"\$", r"\pounds", r"\euro")
 
@@ -108,7 +152,12 @@ def _name(token: Token) -> tuple[str, bool]:
         raise Unreadable("no unit")
     word = token.value
     lower = word.lower()
-    for spelling in (word, lower, lower[:-1] if lower.endswith("s") else lower, lower[:-2] if lower.endswith("es") else lower):
+    for spelling in (
+        word,
+        lower,
+        lower[:-1] if lower.endswith("s") else lower,
+        lower[:-2] if lower.endswith("es") else lower,
+    ):
         if spelling in _CANONICAL:
             return _CANONICAL[spelling], True
     if lower in _NO_NOUN or lower in _PLURAL_BUT_NO_NOUN or lower in _MULTIPLIERS or token.kind == "symbol":
