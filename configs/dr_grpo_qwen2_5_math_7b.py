@@ -29,6 +29,7 @@ def get_config() -> Config:
     config.data.layout = "math"
     config.data.levels = "3-5"
     config.data.template = "qwen_math"
+    config.reward.mode = "math"
     config.evaluation.files = ",".join(f"data/evaluation_suite/{name}" for name in (
         "aime", "amc", "math", "minerva", "olympiad_bench"))
     config.rollout.max_prompt_length = 1024

@@ -19,6 +19,7 @@ from typing import Any
 
 from absl import app, flags
 
+from rlzero import rewards
 from rlzero.data import layouts, tasks
 from rlzero.data.problems import Problem, prepare
 from rlzero.evaluation import Evaluation, evaluate
@@ -54,6 +55,7 @@ def define_flags() -> None:
     flags.DEFINE_string("sets", "", "Problem sets instead of a task: paths with commas between them.")
     flags.DEFINE_enum("layout", "benchmark", list(layouts.LAYOUTS), "Of the sets, see rlzero.data.layouts.")
     flags.DEFINE_string("template", "none", "Around each question: none, r1, qwen_math, chat, or a file.")
+    flags.DEFINE_enum("mode", "integer", list(rewards.MODES), "How answers are compared; with --workdir the run's.")
     flags.DEFINE_string("servers", "", "URLs of SGLang servers that serve --model; empty computes here.")
     flags.DEFINE_integer("problems", 256, "Most problems of each set.", lower_bound=1)
     flags.DEFINE_integer("samples", 8, "Samples per problem, the k of avg@k.", lower_bound=1)
@@ -85,16 +87,17 @@ class Setting:
     budget: int
     longest: int
     stop_text: str
+    mode: str
 
 
 def setting_of(values: Any, config: config_lib.Config, policy: Policy) -> Setting:
     if values.workdir is None:
         budget = values.max_completion_length
         return Setting(values.task, config.data.task_seed, values.template, budget,
-                       policy.model.max_position_embeddings - budget, values.stop_text)
+                       policy.model.max_position_embeddings - budget, values.stop_text, values.mode)
     rollout = config.rollout
     return Setting(config.data.task, config.data.task_seed, config.data.template, rollout.max_completion_length,
-                   rollout.max_prompt_length, rollout.stop_text)
+                   rollout.max_prompt_length, rollout.stop_text, config.reward.mode)
 
 
 def problem_sets(values: Any, config: config_lib.Config, setting: Setting, tokenizer: Any) -> dict[str, list[Problem]]:
@@ -103,12 +106,13 @@ def problem_sets(values: Any, config: config_lib.Config, setting: Setting, token
         found = {pathlib.Path(path.strip()).stem: layouts.load(path.strip(), values.layout)
                  for path in values.sets.split(",")}
     elif values.workdir is not None and config.data.files:
-        return {"held out": training_and_held_out(config, tokenizer, bool)[1]}
+        return {"held out": training_and_held_out(config, tokenizer)[1]}
     else:
         found = {setting.task: tasks.problems(setting.task, "held_out", values.problems, seed=setting.task_seed)}
     sets = {}
     for name, problems in found.items():
-        sets[name], report = prepare(problems, tokenizer, max_prompt_length=setting.longest, template=setting.template)
+        sets[name], report = prepare(problems, tokenizer, max_prompt_length=setting.longest, template=setting.template,
+                                     readable=lambda gold: rewards.parses(gold, setting.mode))
         sets[name] = sets[name][:values.problems]
         if report.kept < report.given:
             print(f"{name}: {report}")
@@ -170,12 +174,14 @@ def main(argv: list[str]) -> None:
     if values.servers and values.model is None:
         sys.exit("error: --servers needs --model, where the tokenizer of what they serve is")
     try:
+        rewards.require_mode(values.mode)
         policy, config = load_policy(values.workdir, values.model)
         setting = setting_of(values, config, policy)
         tokenizer = huggingface.load_tokenizer(policy.path)
         sets = problem_sets(values, config, setting, tokenizer)
         engine = make_engine(values, policy, sets, setting.budget)
-    except (OSError, ValueError, HandshakeError) as error:
+        score = make_scorer(tokenizer, max_completion_length=setting.budget, mode=setting.mode)
+    except (OSError, ValueError, HandshakeError, ImportError) as error:
         sys.exit(f"error: {error}")
     stop_ids = huggingface.stop_token_ids(policy.path, tokenizer, text=setting.stop_text)
     sampling = Sampling(setting.budget, stop_ids, values.temperature, values.top_p)
@@ -183,7 +189,6 @@ def main(argv: list[str]) -> None:
     print(f"{policy.name if not values.servers else engine.description}\n{values.samples} samples each, temperature "
           f"{values.temperature:g}, top_p {values.top_p:g}, at most {setting.budget} tokens, seed {values.seed}\n"
           f"prompt: {tokenizer.decode(example.prompt_ids)!r}\n")
-    score = make_scorer(tokenizer, max_completion_length=setting.budget)
     try:
         evaluations = {name: evaluate(engine, problems, score, sampling, samples_per_problem=values.samples,
                                       seed=values.seed) for name, problems in sets.items()}

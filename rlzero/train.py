@@ -8,7 +8,7 @@ is in `rlzero.training.config.Config`; this file strings the parts together.
 
 Exit codes: 0 done; 2 a command line or config that cannot be followed; 3 too many non-finite updates in a row (their
 batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint could not be written; 5 no rollout server that can be trained
-from, after a save; 128 + n stopped by signal n, after a save.
+from, after a save; 6 too many responses that cannot be graded, after a save; 128 + n stopped by signal n, after a save.
 The same command again goes on from the newest complete checkpoint.
 """
 
@@ -24,6 +24,7 @@ import jax
 import numpy as np
 from absl import app, flags
 
+from rlzero import rewards
 from rlzero.algorithms import Algorithm
 from rlzero.data.problems import Problem
 from rlzero.data.prompts import PromptIterator
@@ -49,6 +50,7 @@ from rlzero.training.problem_sets import training_and_held_out
 from rlzero.training.report import Report
 
 _ROLLOUT_ERRORS = (RolloutError, HandshakeError, WeightSyncError)
+_SAVED_BEFORE = (*_ROLLOUT_ERRORS, rewards.GraderError)
 
 
 def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> None:
@@ -116,7 +118,7 @@ def saving_first(run: "Run", report: Report, checkpoints: Checkpoints, progress:
     """Where rollouts fail for good, saves what was trained before the error goes on its way."""
     try:
         yield
-    except _ROLLOUT_ERRORS:
+    except _SAVED_BEFORE:
         report.flush()
         save(run, checkpoints, progress, clock)
         checkpoints.wait()
@@ -129,6 +131,7 @@ class Run:
 
     config: Config
     engine: Engine
+    grader: rewards.Grader
     prompts: PromptIterator
     pipeline: Pipeline
     learner: Learner
@@ -141,6 +144,7 @@ class Run:
         """Ends threads and connections; what is being sampled is dropped."""
         self.engine.close()
         self.pipeline.close()
+        self.grader.close()
 
 
 @dataclasses.dataclass
@@ -169,12 +173,16 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     tokenizer = huggingface.load_tokenizer(config.model.path)
     own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
     stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)
-    training, held_out, kept = training_and_held_out(config, tokenizer, readable=bool)
+    training, held_out, kept = training_and_held_out(config, tokenizer)
     prompts = PromptIterator(training, seed=config.seed)
     engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
+    reward = config.reward
+    grader = rewards.Grader(reward.mode, workers=reward.workers, deadline_seconds=reward.deadline_seconds,
+                            max_error_rate=reward.max_error_rate)
     score = make_scorer(
         tokenizer, max_completion_length=config.rollout.max_completion_length, truncated=algorithm.truncated,
-        correct=config.reward.correct, wrong=config.reward.wrong, overlong_fraction=algorithm.overlong_fraction)
+        correct=reward.correct, wrong=reward.wrong, overlong_fraction=algorithm.overlong_fraction, grader=grader,
+        function=rewards.load_function(reward.function) if reward.function else None, format_bonus=reward.format_bonus)
     sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
     sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
     pipeline = Pipeline(sampler, engine, prompts, steps=config.steps, max_staleness=config.rollout.max_staleness,
@@ -189,7 +197,7 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "
         f"{mesh.shape['tensor']}; weights {config.model.dtype}, computing in {compute_dtype}")
-    return Run(config, engine, prompts, pipeline, learner, held_out, stop_ids, tokenizer, description)
+    return Run(config, engine, grader, prompts, pipeline, learner, held_out, stop_ids, tokenizer, description)
 
 
 def resolved_dtype(name: str, platform: str) -> str:
@@ -226,7 +234,7 @@ def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) ->
 def assess(run: Run) -> dict[str, float]:
     """Accuracy on the held-out problems, sampled and greedy, as evaluation metrics."""
     section, budget = run.config.evaluation, run.config.rollout.max_completion_length
-    score = make_scorer(run.tokenizer, max_completion_length=budget)
+    score = make_scorer(run.tokenizer, max_completion_length=budget, mode=run.config.reward.mode)
     sampled = evaluate(run.engine, run.held_out, score,
                        Sampling(budget, run.stop_ids, section.temperature, section.top_p),
                        samples_per_problem=section.samples_per_problem, seed=run.config.seed)
@@ -272,9 +280,9 @@ def main(config: Config) -> None:
         except CheckpointError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(4)
-        except _ROLLOUT_ERRORS as error:
+        except _SAVED_BEFORE as error:
             print(f"error: {error}", file=sys.stderr)
-            sys.exit(5)
+            sys.exit(5 if isinstance(error, _ROLLOUT_ERRORS) else 6)
     sys.exit(interruption.exit_code)
 
 

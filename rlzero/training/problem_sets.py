@@ -2,11 +2,11 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from rlzero import rewards
 from rlzero.data import layouts, tasks
 from rlzero.data import problems as problems_lib
 from rlzero.data.problems import Problem, PromptReport
@@ -15,8 +15,7 @@ from rlzero.training.config import Config
 _GENERATED = 3072  # training problems of a generated task; an epoch of the demo is 48 steps
 
 
-def training_and_held_out(config: Config, tokenizer: Any,
-                          readable: Callable[[str], bool]) -> tuple[list[Problem], list[Problem], PromptReport]:
+def training_and_held_out(config: Config, tokenizer: Any) -> tuple[list[Problem], list[Problem], PromptReport]:
     """Makes or reads the problems of a run.
 
     Where `data.files` names no set, the task is generated, in two splits. Where it does and `evaluation.files` does
@@ -25,7 +24,6 @@ def training_and_held_out(config: Config, tokenizer: Any,
     Args:
       config: a valid one.
       tokenizer: of the model.
-      readable: whether the verifier can compare with a gold answer.
 
     Returns:
       Problems to train on, held-out ones, and the account of the former.
@@ -44,7 +42,7 @@ def training_and_held_out(config: Config, tokenizer: Any,
     def prepare(problems):
         return problems_lib.prepare(
             problems, tokenizer, max_prompt_length=config.rollout.max_prompt_length, template=data.template,
-            readable=readable, deduplicate=data.deduplicate)
+            readable=lambda gold: rewards.parses(gold, config.reward.mode), deduplicate=data.deduplicate)
 
     training, report = prepare(training)
     if not held_out:

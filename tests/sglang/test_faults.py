@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,13 +24,20 @@ def victim(make_server):
 
     def restart():
         servers[-1].kill()  # also what is left of one whose main process has ended
-        servers.append(make_server(port=int(servers[-1].url.rpartition(":")[2])))
+        port = int(servers[-1].url.rpartition(":")[2])
+        wait_until(lambda: not listening(port), f"port {port} to be free")
+        servers.append(make_server(port=port))
         return servers[-1]
 
     yield servers, restart
     for server in servers:
         server.thaw()
         server.kill()
+
+
+def listening(port):
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
 def complete_with(made, asked, harm, *, after=4):
@@ -104,9 +112,11 @@ def test_the_demo_trains_on_a_real_server(fresh_server, tmp_path, method):
     metrics = lines(tmp_path / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
     for line in metrics:
-        assert line["server/0_tokens_per_second"] > 0 and line["sync/gigabytes_per_second"] > 0
+        assert line["sync/gigabytes_per_second"] > 0
         assert line["sync/probe_mean_abs_logprob"] < 1e-3 and line["server/given_up"] == 0
         assert line["rollout/staleness_mean"] <= 1 and 0 <= line["time/waiting_fraction"] <= 1
+    # Sampled ahead: what a step is trained on may have come before it.
+    assert sum(line["server/0_tokens_per_second"] for line in metrics) > 0
     assert metrics[0]["mismatch/mean_abs_logprob"] < 1e-3
     records = [record for path in sorted((tmp_path / "rollouts").iterdir()) for record in lines(path)]
     assert {record["policy_version"] for record in records} >= {0, 1}

@@ -16,12 +16,12 @@ def sums(path, pairs):
     return str(path)
 
 
-def problems(readable=bool, **changes):
+def problems(**changes):
     config = Config()
     for name, value in changes.items():
         section, _, field = name.partition("__")
         setattr(getattr(config, section), field, value)
-    return training_and_held_out(config, TOKENIZER, readable=readable)
+    return training_and_held_out(config, TOKENIZER)
 
 
 def test_a_generated_task_has_splits_of_its_own():
@@ -31,11 +31,12 @@ def test_a_generated_task_has_splits_of_its_own():
 
 def test_without_an_evaluation_set_some_questions_are_held_out_by_seed(tmp_path):
     path = sums(tmp_path / "a.jsonl", [(a, b) for a in range(1, 9) for b in range(1, 9)])
-    found = [problems(lambda gold: gold != "9", data__files=path, evaluation__problems=8, data__task_seed=seed)[:2]
-             for seed in (0, 0, 1)]
+    with open(path, "a") as file:
+        file.write('{"question": "1-1=", "answer": "none at all"}\n')
+    found = [problems(data__files=path, evaluation__problems=8, data__task_seed=seed)[:2] for seed in (0, 0, 1)]
     ids = [({p.id for p in training}, {p.id for p in held_out}) for training, held_out in found]
     assert ids[0] == ids[1] != ids[2] and not ids[0][0] & ids[0][1]
-    assert [len(part) for part in ids[0]] == [64 - 8 - 8, 8]  # eight sums are 9, which cannot be read here
+    assert [len(part) for part in ids[0]] == [64 - 8, 8]  # without the one whose answer is no integer
     with pytest.raises(ValueError, match="too few to hold out 40"):
         problems(data__files=path, evaluation__problems=40)
 
