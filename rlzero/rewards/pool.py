@@ -7,6 +7,7 @@ several threads, which share the workers.
 """
 
 import collections
+import contextlib
 import json
 import mmap
 import os
@@ -25,6 +26,7 @@ from rlzero.rewards.verifier import Grade, require_mode
 
 _BATCH = 32
 _STARTUP_SECONDS = 120.0
+_LAST_SECONDS = 1.0
 _TRIES_WITHOUT_FAULT = 3
 
 
@@ -114,8 +116,7 @@ class GradingPool:
             with self._change:
                 while self._open and not self._idle and not call.busy:
                     self._change.wait()
-                if not self._open:
-                    raise RuntimeError("the grading pool is closed; use it inside its with block.")
+                self._check_open()
                 if not self._idle:
                     return
                 worker = self._idle.pop(next((n for n, w in enumerate(self._idle) if w.ready), 0))
@@ -142,6 +143,10 @@ class GradingPool:
                 self._begin(worker, call)
         for worker in [worker for worker in call.busy.values() if worker.is_late(self._deadline)]:
             self._late(worker, call)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise RuntimeError("the grading pool is closed; use it inside its with block.")
 
     def _begin(self, worker: "_Worker", call: "_Call") -> None:
         """Gives a worker that has just started its first samples, if any are left by now."""
@@ -179,10 +184,13 @@ class GradingPool:
         call.put_back(worker, guilty, f"grading took longer than {self._deadline:g} s", tries=1)
 
     def _died(self, worker: "_Worker", call: "_Call") -> None:
+        self._check_open()
         if not worker.ready:
             raise RuntimeError(f"a grading worker ended with code {worker.process.wait()} before it could start; its "
                                "message is above")
         del call.busy[worker.connection]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.process.wait(_LAST_SECONDS)  # its socket closes before it has ended, and its code says why
         self._replace(worker)
         call.put_back(worker, worker.place(), f"the grading worker died with code {worker.process.returncode}", tries=2)
 

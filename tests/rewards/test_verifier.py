@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import time
 
 import pytest
@@ -77,3 +79,18 @@ def test_wrong_use_says_what_to_do():
         grade("", "34", mode="fuzzy")
     with pytest.raises(TypeError, match="gold must be text, got int"):
         grade("", 34)
+
+
+@pytest.mark.parametrize("missing", ["mpmath", "math_verify"])
+def test_math_without_the_extra_names_it_and_integers_need_none(missing):
+    script = f"""import sys
+sys.modules[{missing!r}] = None
+from rlzero import rewards
+assert rewards.grade("Answer: 34", "34").correct
+try:
+    rewards.grade("Answer: 34", "34", mode="math")
+except ImportError as error:
+    print(error)"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False,
+                            cwd=_FILE.parents[2])
+    assert "pip install 'rlzero[math]'" in result.stdout, result.stderr

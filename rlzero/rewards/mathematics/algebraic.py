@@ -35,6 +35,8 @@ def context(digits: int) -> Any:
 
 def is_zero(form: Form) -> bool | None:
     """Whether a sum without variables is zero; None if this cannot be decided here."""
+    if not form.top:
+        return True
     try:
         bound = _Bound.of(form)
     except (NotAlgebraic, OverflowError):

@@ -3,7 +3,8 @@ r"""Letters of multiple-choice questions: A, (A), A., \textbf{(A)}, and the lett
 import re
 
 _WRAPPERS = re.compile(
-    r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|boxed|fbox|bf|rm|left|right)(?![A-Za-z])|[{}$*_`~]|\\[ ,;:!()]"
+    r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|boxed|fbox|bf|rm|left|right)(?![A-Za-z])"
+    r"|\\q?quad(?![A-Za-z])|[{}$*_`~]|\\[ ,;:!()]"
 )
 _LETTER = re.compile(r"\(?\s*([A-J])\s*\)?\s*[.:)]?")
 _CHOSEN = re.compile(r"(?:(?:option|choice|answer)\s+)?\(?([A-J])(?:\s*\)\s*[.:]?|\s*[.:])\s*(\S.*)", re.IGNORECASE)

@@ -33,8 +33,7 @@ def parse(tokens: list[Token], *, plus_minus: int = 1) -> tuple[Tree, bool]:
     """
     parser = _Parser(tokens, plus_minus)
     tree = parser.sum()
-    if parser.take(r"\choose"):
-        tree = ("fn", "binom", tree, parser.sum())
+    tree = parser.divided(tree)
     if parser.at != len(tokens):
         raise Unreadable(f"{tokens[parser.at].value} in this place")
     return tree, parser.degrees
@@ -169,11 +168,16 @@ class _Parser(Cursor):
         self.at += 1
         bars, self._bars = self._bars, 0
         inside = self.sum()
-        if self.take(r"\choose"):
-            inside = ("fn", "binom", inside, self.sum())
+        inside = self.divided(inside)
         self._bars = bars
         self.expect(_BRACKETS[opening])
         return ("fn", _BRACKET_FUNCTIONS[opening], inside) if opening in _BRACKET_FUNCTIONS else inside
+
+    def divided(self, above: Tree) -> Tree:
+        r"""What stands before `\over` or `\choose`, together with what follows; as it is if neither does."""
+        if self.take(r"\over"):
+            return ("div", above, self.sum())
+        return ("fn", "binom", above, self.sum()) if self.take(r"\choose") else above
 
     def _number(self) -> Tree:
         token = self.peek()

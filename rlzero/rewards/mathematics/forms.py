@@ -16,7 +16,7 @@ from fractions import Fraction
 
 MAX_BITS = 60_000
 MAX_TERMS = 1500
-MAX_WORK = 30_000
+MAX_WORK = 60_000  # generators looked at in products
 _MAX_FACTOR = 20_000
 
 
@@ -209,7 +209,6 @@ class Ring:
     def _product(self, a: Sum, b: Sum) -> Sum:
         if a == ONE or b == ONE:
             return b if a == ONE else a
-        self._spend(len(a) * len(b))
         result: Sum = {}
         for monomial_a, value_a in a.items():
             for monomial_b, value_b in b.items():
@@ -224,6 +223,7 @@ class Ring:
 
     def _joined(self, a: Monomial, b: Monomial, value: Fraction) -> Sum:
         """The product of two monomials; several terms when a root is expanded."""
+        self._spend(1 + len(a) + len(b))
         if not a or not b:
             return {a or b: value}
         exponents = dict(a)

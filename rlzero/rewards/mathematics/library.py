@@ -12,22 +12,20 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from rlzero.rewards.mathematics.trees import Tree, number, size
+from rlzero.rewards.mathematics import numerics
+from rlzero.rewards.mathematics.trees import Tree, number, size, symbols
 
 MAX_NODES = 60
 MAX_CALLS = 250_000
 _MAX_BITS = 128
 _MAX_EXPONENT = 40
+_MAX_POWER = 1e300
 # sympy's caches and working precision belong to the process, so one thread uses it at a time.
 _lock = threading.Lock()
 
 
 class _OutOfCalls(BaseException):
     """Not an `Exception`, because the library goes on after those."""
-
-
-class _Unsuitable(Exception):
-    """The expression is not one to hand over."""
 
 
 @functools.cache
@@ -47,14 +45,33 @@ def load() -> Callable[[Any, Any], bool]:
 
 def proven_equal(a: Tree, b: Tree) -> bool:
     """Whether the difference of two expressions simplifies to zero within the bounds."""
-    if size(a) + size(b) > MAX_NODES:
+    if size(a) + size(b) > MAX_NODES or not (_is_suitable(a) and _is_suitable(b)):
         return False
     compare = load()
     try:
         with _lock, _CallLimit(MAX_CALLS):
             return bool(compare(_expression(a), _expression(b)))
-    except (_OutOfCalls, _Unsuitable):
+    except _OutOfCalls:
         return False
+
+
+def _is_suitable(tree: Tree) -> bool:
+    """Whether a tree holds nothing that the library would compute without bounds, and only functions it is given."""
+    if tree[0] == "num":
+        return max(tree[1].numerator.bit_length(), tree[1].denominator.bit_length()) <= _MAX_BITS
+    if tree[0] == "pow" and not (_is_moderate(tree[2], _MAX_EXPONENT) and _is_moderate(tree, _MAX_POWER)):
+        return False
+    if tree[0] == "fn" and tree[1] not in _FUNCTIONS:
+        return False
+    return all(_is_suitable(operand) for operand in tree[1:] if isinstance(operand, tuple))
+
+
+def _is_moderate(tree: Tree, most: float) -> bool:
+    """Whether a tree has variables, or a value that is not too large."""
+    if symbols(tree):
+        return True
+    value = numerics.real_value(tree)
+    return value is not None and abs(value) <= most
 
 
 class _CallLimit:
@@ -83,8 +100,6 @@ def _expression(tree: Tree) -> Any:
 
     operation, *operands = tree
     if operation == "num":
-        if max(operands[0].numerator.bit_length(), operands[0].denominator.bit_length()) > _MAX_BITS:
-            raise _Unsuitable
         return sympy.Rational(operands[0].numerator, operands[0].denominator)
     if operation == "sym":
         return sympy.Symbol(operands[0], positive=True)
@@ -104,8 +119,6 @@ def _expression(tree: Tree) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if exponent.is_number and not abs(exponent) <= _MAX_EXPONENT:
-        raise _Unsuitable
     if base.is_negative and exponent.is_Rational and exponent.q % 2:
         return (-1) ** exponent.p * (-base) ** exponent
     return base**exponent
@@ -114,22 +127,8 @@ def _power(base: Any, exponent: Any) -> Any:
 def _function(name: str, arguments: list[Any]) -> Any:
     import sympy
 
-    names = {
-        "sin": sympy.sin,
-        "cos": sympy.cos,
-        "tan": sympy.tan,
-        "sec": sympy.sec,
-        "csc": sympy.csc,
-        "cot": sympy.cot,
-        "arcsin": sympy.asin,
-        "arccos": sympy.acos,
-        "arctan": sympy.atan,
-        "sinh": sympy.sinh,
-        "cosh": sympy.cosh,
-        "tanh": sympy.tanh,
-        "ln": sympy.log,
-        "abs": sympy.Abs,
-    }
-    if name not in names:
-        raise _Unsuitable
-    return names[name](*arguments)
+    return getattr(sympy, _FUNCTIONS[name])(*arguments)
+
+
+_FUNCTIONS = {name: name for name in "sin cos tan sec csc cot sinh cosh tanh".split()} | {
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log", "abs": "Abs"}

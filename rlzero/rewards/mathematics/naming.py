@@ -1,7 +1,7 @@
 r"""What may stand before an equals sign as the name of a value: x, x_1, AB, \angle ABC, f(x), \sin A, (x, y), area."""
 
 from rlzero.rewards.mathematics.expressions import TRIGONOMETRIC
-from rlzero.rewards.mathematics.tokens import Token
+from rlzero.rewards.mathematics.tokens import ACCENTS, Token
 from rlzero.rewards.mathematics.trees import Tree
 
 _NO_NAME = frozenset("not no never is are isnt neither nor or and if true false".split())
@@ -17,6 +17,11 @@ def name_of(tokens: list[Token]) -> str | None:
     if all(token.kind == "word" for token in tokens):
         words = [token.value.casefold() if len(token.value) > 1 else token.value for token in tokens]
         return " ".join(words) if len(words) <= _MAX_WORDS and not _NO_NAME & set(words) else None
+    if tokens[0].value in ACCENTS and len(tokens) == 2 and tokens[1].kind == "symbol":
+        return " ".join(token.value for token in tokens)
+    if tokens[0].value == "frac" and all(token.kind == "symbol" for token in tokens[1:]) and [
+            token.value for token in tokens[1:]].count("d") == 2:
+        return " ".join(token.value for token in tokens)  # a derivative
     if tokens[0].value in TRIGONOMETRIC and len(tokens) == 2 and tokens[1].kind == "symbol":
         return " ".join(token.value for token in tokens)
     if (
@@ -36,6 +41,12 @@ def _letters(tokens: list[Token], shaped: bool) -> str | None:
         plain = len(letters) == 1 or shaped or (len(letters) <= 4 and all(token.value.isupper() for token in letters))
         return "".join(token.value for token in letters) if plain else None
     rest = tokens[1:]
+    while rest and rest[0].value == "'":
+        rest = rest[1:]
+    if not rest:
+        return "".join(token.value for token in tokens)
+    if [token.value for token in rest[:4]] == ["^", "-", "1", "("]:
+        rest = rest[3:]
     if (
         rest[0].value == "_"
         and len(rest) <= 3
@@ -48,8 +59,6 @@ def _letters(tokens: list[Token], shaped: bool) -> str | None:
         and len(rest) > 2
         and all(token.kind in ("symbol", "number") or token.value in (",", "-", "/", "_") for token in rest[1:-1])
     ):
-        return "".join(token.value for token in tokens)
-    if all(token.value == "'" for token in rest):
         return "".join(token.value for token in tokens)
     return None
 

@@ -30,6 +30,7 @@ from rlzero.rewards.mathematics.tokens import Token, Unreadable, matching, token
 from rlzero.rewards.mathematics.trees import Tree, contains, number
 
 _JOINING = {",": "list", ";": "list", "and": "and", "or": "or"}
+_SYSTEMS = ("cases", "aligned", "gathered")
 _ENVIRONMENTS = ("pmatrix", "bmatrix", "vmatrix", "matrix", "smallmatrix", "array", "Bmatrix")
 _INFINITE = (("const", "inf"), ("neg", ("const", "inf")))
 
@@ -125,6 +126,9 @@ def _bracketed(tokens: list[Token]) -> Answer | None:
     opening, closing, inside = tokens[0].value, tokens[-1].value, tokens[1:-1]
     if opening in _ENVIRONMENTS:
         return _matrix(inside, bars=opening == "vmatrix")
+    if opening in _SYSTEMS:
+        rows = [[token for token in row if token.value != "&"] for row in _split(inside, ("\\\\",))[0]]
+        return _joined([_read_item(row) for row in rows if row], "list")
     if opening == r"\{":
         return _set(inside)
     parts, _ = _split(inside, (",", ";"))
@@ -151,7 +155,8 @@ def _set(tokens: list[Token]) -> Answer:
     if not tokens:
         return KnownSet("empty")
     parts, _ = _split(tokens, ("|", ":"))
-    if len(parts) == 2 and parts[0][0].kind == "symbol":
+    domain = [token.value for token in parts[0][1:]]
+    if len(parts) == 2 and parts[0] and parts[0][0].kind == "symbol" and domain in ([], [r"\in", "set R"]):
         condition = _read_list(parts[1])
         if isinstance(condition, (Relation, Group)):
             return Named(parts[0][0].value, condition)
@@ -237,7 +242,7 @@ def _set_operation(tokens: list[Token]) -> Answer | None:
 
 
 def _ratio(tokens: list[Token]) -> Answer | None:
-    parts, signs = _split(tokens, (":",))
+    parts, signs = _split(tokens, (":", "to"))
     return Ratio(tuple(_tree(part) for part in parts)) if signs else None
 
 

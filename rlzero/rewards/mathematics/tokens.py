@@ -53,10 +53,10 @@ _SUBSCRIPTS = "\u2080\u2081\u2082\u2083\u2084\u2085\u2086\u2087\u2088\u2089"
 _RAISED = re.compile(f"([{_SUPERSCRIPTS}]+)|([{_SUBSCRIPTS}]+)")
 _LEVEL = str.maketrans(_SUPERSCRIPTS + _SUBSCRIPTS, "0123456789-0123456789")
 
-_TEX_GROUPS = re.compile(r"(?<![0-9.])([1-9][0-9]{0,2})(,\\[!,]|\{\\?,\}|\\,)([0-9]{3}(?:\2[0-9]{3})*)(?![0-9])")
+_TEX_GROUPS = re.compile(r"(?<![0-9.])([1-9][0-9]{0,2})(,\\[!,]\s?|\{\\?,\}|\\,)([0-9]{3}(?:\2[0-9]{3})*)(?![0-9])")
 _NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:E[+-]?[0-9]{1,3}(?![0-9])"
                      r"|(?<=\.[0-9])e[+-]?[0-9]{1,3}(?![0-9])|e[0-9]{1,3}(?![0-9]))?")
-_RECURRING = re.compile(r"([0-9]*\.[0-9]*)(?:\\overline\s*\{([0-9]+)\}"
+_RECURRING = re.compile(r"([0-9]*\.[0-9]*)(?:\\(?:overline|bar)\s*\{([0-9]+)\}"
                         r"|\\dot\s*\{?([0-9])\}?(?:([0-9]*)\\dot\s*\{?([0-9])\}?)?)")
 _GROUPED = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])(?:\.[0-9]+)?")
 _BLANKS = re.compile(r"(?:[\s~$`]|\\[,;:! ()]|\\q?quad(?![A-Za-z])|\\(?:left|right|[bB]igg?[lrm]?)(?![A-Za-z])\.?"
@@ -75,8 +75,8 @@ _LETTERS = re.compile(r"[A-Za-z]+")
 
 FUNCTIONS = frozenset("""sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log lg exp sqrt surd gcd lcm max
     min frac binom overline""".split())
-_SPELLINGS = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "dbinom": "binom", "tbinom": "binom", "asin": "arcsin",
-              "acos": "arccos", "atan": "arctan"}
+_SPELLINGS = {"dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "nicefrac": "frac", "sfrac": "frac", "dbinom": "binom",
+              "tbinom": "binom", "asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _SYMBOLS = frozenset(_GREEK + [name.capitalize() for name in _GREEK]
                      + ["varphi", "varepsilon", "vartheta", "ell", "hbar"])
 _RELATIONS = {"lt": "<", "gt": ">", "le": r"\le", "leq": r"\le", "leqslant": r"\le", "ge": r"\ge", "geq": r"\ge",
@@ -85,6 +85,7 @@ _SIGNS = {"cdot": "*", "times": "*", "ast": "*", "div": "/", "pm": r"\pm", "mp":
           "setminus": r"\setminus", "backslash": r"\setminus", "circ": "deg", "degree": "deg", "prime": "'",
           "%": "%", "$": r"\$", "pounds": r"\pounds", "euro": r"\euro", "mid": "|", "vert": "|", "angle": r"\angle",
           "triangle": r"\triangle", "emptyset": r"\emptyset", "varnothing": r"\emptyset", "choose": r"\choose",
+          "over": r"\over", "colon": ":",
           "ldots": r"\dots", "dots": r"\dots", "cdots": r"\dots", "approx": r"\approx", "equiv": r"\equiv",
           "sim": r"\sim", "to": r"\to", "rightarrow": r"\to", "sum": r"\sum", "prod": r"\prod", "int": r"\int",
           "lim": r"\lim",
