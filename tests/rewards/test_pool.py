@@ -54,9 +54,10 @@ def test_one_bad_sample_harms_no_other(pool, order):
     found = pool.grade(samples)
     bad = found.pop(50)
     assert found == grades
-    reason = {"sleep": "longer than 2 s", "spin": "longer than 2 s", "eat": "more memory", "die": "died with code 7",
-              "raise": "died with code 1"}[order]
-    assert reason in bad.error and not bad.correct and bad.extracted is None
+    # On a busy machine the eater may not have eaten enough before its time is over.
+    reasons = {"sleep": ["longer than 2 s"], "spin": ["longer than 2 s"], "eat": ["more memory", "longer than 2 s"],
+               "die": ["died with code 7"], "raise": ["died with code 1"]}[order]
+    assert any(reason in bad.error for reason in reasons) and not bad.correct and bad.extracted is None
     assert order == "eat" or "sample bad: " in bad.error
     assert pool.grade(samples[:3]) == grades[:3]
     assert len(children()) >= 2
