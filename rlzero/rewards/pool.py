@@ -28,6 +28,7 @@ _BATCH = 32
 _STARTUP_SECONDS = 120.0
 _LAST_SECONDS = 1.0
 _TRIES_WITHOUT_FAULT = 3
+_FAILED_STARTS = 20
 
 
 class GradingPool:
@@ -62,7 +63,7 @@ class GradingPool:
         self._command = (mode, str(memory_mib), grader)
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
-        self._change, self._open = threading.Condition(), False
+        self._change, self._open, self._failed_starts = threading.Condition(), False, 0
 
     def __enter__(self) -> "GradingPool":
         with self._change:
@@ -139,7 +140,7 @@ class GradingPool:
                 call.take(worker, json.loads(message))
                 self._release(worker, call)
             else:
-                worker.ready = True
+                worker.ready, self._failed_starts = True, 0
                 self._begin(worker, call)
         for worker in [worker for worker in call.busy.values() if worker.is_late(self._deadline)]:
             self._late(worker, call)
@@ -186,13 +187,22 @@ class GradingPool:
     def _died(self, worker: "_Worker", call: "_Call") -> None:
         self._check_open()
         if not worker.ready:
-            raise RuntimeError(f"a grading worker ended with code {worker.process.wait()} before it could start; its "
-                               "message is above")
+            return self._failed_to_start(worker, call)
         del call.busy[worker.connection]
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(_LAST_SECONDS)  # its socket closes before it has ended, and its code says why
         self._replace(worker)
         call.put_back(worker, worker.place(), f"the grading worker died with code {worker.process.returncode}", tries=2)
+
+
+    def _failed_to_start(self, worker: "_Worker", call: "_Call") -> None:
+        """Replaces a worker that was killed from outside before it was ready; one that gave up would do so again."""
+        code = worker.process.wait()
+        self._failed_starts += 1
+        if code >= 0 or self._failed_starts > _FAILED_STARTS:
+            raise RuntimeError(f"a grading worker ended with code {code} before it could start; its message is above")
+        del call.busy[worker.connection]
+        self._replace(worker)
 
 
 def _checked(sample: tuple[str, str, str]) -> tuple[str, str, str]:

@@ -93,6 +93,20 @@ def test_workers_that_are_killed_or_stopped_from_outside_are_replaced(pool, how)
     assert not set(before) <= set(children())
 
 
+def test_workers_that_are_killed_while_they_start_are_replaced():
+    before = set(children())
+    samples, grades = good(10)
+    with GradingPool(workers=2, deadline_seconds=_DEADLINE) as opened:
+        for worker in set(children()) - before:
+            os.kill(worker, signal.SIGKILL)
+        assert opened.grade(samples) == grades
+
+
+def test_workers_that_cannot_start_are_an_error():
+    with GradingPool(workers=1, memory_mib=16) as opened, pytest.raises(RuntimeError, match="before it could start"):
+        opened.grade([("a", "1", "1")])
+
+
 def test_an_error_of_the_grader_comes_through(pool):
     assert pool.grade([("a", "refuse", "1")]) == [Grade(False, None, "refused")]
     assert "not an integer" in pool.grade([("a", r"\boxed{1}", "x")])[0].error
