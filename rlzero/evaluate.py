@@ -174,9 +174,9 @@ def main(argv: list[str]) -> None:
     if values.servers and values.model is None:
         sys.exit("error: --servers needs --model, where the tokenizer of what they serve is")
     try:
-        rewards.require_mode(values.mode)
         policy, config = load_policy(values.workdir, values.model)
         setting = setting_of(values, config, policy)
+        rewards.require_mode(setting.mode)
         tokenizer = huggingface.load_tokenizer(policy.path)
         sets = problem_sets(values, config, setting, tokenizer)
         engine = make_engine(values, policy, sets, setting.budget)

@@ -3,6 +3,7 @@
 What a row means is the business of `layouts`. Nothing is downloaded.
 """
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Iterator
@@ -74,43 +75,29 @@ def _parsed(text, where):
 
 
 def _parquet(path):
-    parquet = _pyarrow(path, "pyarrow.parquet")
-    with _readable(path), parquet.ParquetFile(path) as file:
+    with _pyarrow(path) as pyarrow, pyarrow.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches():
             yield from batch.to_pylist()
 
 
 def _arrow(path):
-    ipc = _pyarrow(path, "pyarrow.ipc")
-    with _readable(path), path.open("rb") as file:
-        for batch in ipc.open_stream(file):
+    with _pyarrow(path) as pyarrow, path.open("rb") as file:
+        for batch in pyarrow.ipc.open_stream(file):
             yield from batch.to_pylist()
 
 
-class _readable:
-    """Turns what pyarrow says of a broken file into a ValueError that names it."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        import pyarrow
-
-        if isinstance(error, pyarrow.ArrowException):
-            raise ValueError(f"{self._path}: cannot be read ({error})") from None
-
-
-def _pyarrow(path, module):
-    """A module of pyarrow, which only these two formats need."""
+@contextlib.contextmanager
+def _pyarrow(path):
+    """pyarrow, which only these two formats need; what it says of a broken file becomes a ValueError that names it."""
     try:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
         raise ValueError(f"{path} needs pyarrow: {_EXTRA}") from None
-    return {"pyarrow.parquet": pyarrow.parquet, "pyarrow.ipc": pyarrow.ipc}[module]
+    try:
+        yield pyarrow
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from None
 
 
 _READERS = {".jsonl": _jsonl, ".json": _json, ".parquet": _parquet, ".arrow": _arrow}

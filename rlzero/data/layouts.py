@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rlzero.data import files
-from rlzero.data.problems import Problem
+from rlzero.data.problems import Problem, normal_question
 from rlzero.rewards.extraction import answer_text
 
 
@@ -61,7 +61,7 @@ def load(path: str | pathlib.Path, layout: str, *, question_field: str = "questi
         row = _read(reader, raw, path, number, layout)
         if levels is not None and not _within(row, levels, path):
             continue
-        name = row.id or hashlib.blake2b(" ".join(row.question.split()).encode(), digest_size=6).hexdigest()
+        name = row.id or hashlib.blake2b(normal_question(row.question).encode(), digest_size=6).hexdigest()
         # The same row again is the same problem, which `prepare` drops; another one under its id is told apart.
         name = name if seen.setdefault(name, row.question) == row.question else f"{name}-{number}"
         problems.append(Problem(name, row.question, row.answer))

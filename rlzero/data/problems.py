@@ -87,7 +87,7 @@ def prepare(
     given = duplicates = conflicts = 0
     for problem in problems:
         given += 1
-        key = _normal(problem.question)
+        key = normal_question(problem.question)
         if key in answers and deduplicate:
             duplicates += 1
             conflicts += answers[key] != problem.answer
@@ -117,8 +117,8 @@ def refuse_overlap(training: Sequence[Problem], held_out: Sequence[Problem]) -> 
     Raises:
       ValueError: if a question is in both.
     """
-    training_questions = {_normal(problem.question) for problem in training}
-    shared = [problem.id for problem in held_out if _normal(problem.question) in training_questions]
+    training_questions = {normal_question(problem.question) for problem in training}
+    shared = [problem.id for problem in held_out if normal_question(problem.question) in training_questions]
     if shared:
         raise ValueError(
             f"{len(shared)} of {len(held_out)} evaluation questions are also in the training data "
@@ -134,7 +134,8 @@ def fingerprint(problems: Sequence[Problem], *salt: object) -> str:
     return digest.hexdigest()
 
 
-def _normal(question: str) -> str:
+def normal_question(question: str) -> str:
+    """A question as it is compared with others: whatever its blanks."""
     return " ".join(question.split())
 
 

@@ -194,7 +194,6 @@ class GradingPool:
         self._replace(worker)
         call.put_back(worker, worker.place(), f"the grading worker died with code {worker.process.returncode}", tries=2)
 
-
     def _failed_to_start(self, worker: "_Worker", call: "_Call") -> None:
         """Replaces a worker that was killed from outside before it was ready; one that gave up would do so again."""
         code = worker.process.wait()

@@ -39,11 +39,11 @@ async def check(url: str, params, model, *, architecture: str, prompts, dtype: s
     finally:
         await session.close()
     score = handshake.make_scorer(model, dtype=dtype)
-    coarser = "float32" if {facts.dtype, dtype} == {"float32"} else "bfloat16"
-    plain = handshake.agreement(samples[0], score(params, samples[0], 1.0), coarser)
+    dtypes = facts.dtype, dtype
+    plain = handshake.agreement(samples[0], score(params, samples[0], 1.0), dtypes)
     if not plain.holds:
         raise HandshakeError(handshake.disagreement(url, plain))
-    tempered, raw = (handshake.agreement(samples[1], score(params, samples[1], temperature), coarser)
+    tempered, raw = (handshake.agreement(samples[1], score(params, samples[1], temperature), dtypes)
                      for temperature in (_TEMPERATURES[1], 1.0))
     if tempered.mean > raw.mean:
         raise HandshakeError(handshake.disagreement(url, tempered, raw=raw))

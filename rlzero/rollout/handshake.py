@@ -7,7 +7,7 @@ itself; the probe is what it does.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -161,11 +161,11 @@ class Agreement:
         return self.mean <= self.bound
 
 
-def agreement(samples: Sequence[ProbeSample], scored: Sequence[np.ndarray], dtype: str) -> Agreement:
-    """Compares a server's log-probabilities with the trainer's; `dtype` is the coarser one of the two."""
+def agreement(samples: Sequence[ProbeSample], scored: Sequence[np.ndarray], dtypes: Collection[str]) -> Agreement:
+    """Compares a server's log-probabilities with the trainer's; `dtypes` are all that weights and activations had."""
     differences = np.concatenate([np.abs(np.subtract(s.logprobs, own)) for s, own in zip(samples, scored, strict=True)])
     return Agreement(float(differences.mean()), float(differences.max()),
-                     _MEAN_BOUNDS["float32" if dtype == "float32" else "bfloat16"])
+                     _MEAN_BOUNDS["float32" if set(dtypes) == {"float32"} else "bfloat16"])
 
 
 def disagreement(url: str, found: Agreement, *, raw: Agreement | None = None) -> str:

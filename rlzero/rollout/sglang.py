@@ -282,14 +282,14 @@ class SGLangEngine:
     def _compare(self, node: Node, samples: Sequence[ProbeSample]):
         options = self._options
         served = {self._updater.facts[control.url].dtype for control in node.controls}
-        dtype = "float32" if served | {options.dtype, options.sent_dtype} == {"float32"} else "bfloat16"
+        dtypes = served | {options.dtype, options.sent_dtype}
         scored = self._score(self._params, samples, options.temperature)
-        found = handshake.agreement(samples, scored, dtype)
+        found = handshake.agreement(samples, scored, dtypes)
         self._agreement = found
         if not found.holds:
             raw = None
             if options.temperature != 1:
-                raw = handshake.agreement(samples, self._score(self._params, samples, 1.0), dtype)
+                raw = handshake.agreement(samples, self._score(self._params, samples, 1.0), dtypes)
             raise HandshakeError(handshake.disagreement(node.url, found, raw=raw))
 
     async def _admit(self, nodes):

@@ -9,9 +9,8 @@ import numpy as np
 
 from rlzero import kernels
 from rlzero.algorithms import Algorithm
+from rlzero.rollout.engine import Pairs
 from rlzero.training.batch import Batch
-
-Pairs = dict[str, tuple[float, float]]
 
 _group_relative = jax.jit(kernels.group_relative, static_argnames=("scale", "ddof", "eps"))
 _leave_one_out = jax.jit(kernels.leave_one_out)

@@ -6,9 +6,8 @@ would sit near one half for ever.
 
 import numpy as np
 
+from rlzero.rollout.engine import Pairs
 from rlzero.rollout.sampler import Group, Rollout
-
-Pairs = dict[str, tuple[float, float]]
 
 
 def rollout_metrics(rollout: Rollout) -> Pairs:

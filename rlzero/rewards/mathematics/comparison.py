@@ -24,12 +24,11 @@ from rlzero.rewards.mathematics.answers import (
     Text,
 )
 from rlzero.rewards.mathematics.tokens import Unreadable
-from rlzero.rewards.mathematics.trees import Tree, contains, number
+from rlzero.rewards.mathematics.trees import INFINITIES, Tree, contains, number
 
 _SETS = (Interval, SetOperation, KnownSet, Relation)
 _UNORDERED = ("list", "set", "and", "or")
 _MAX_ITEMS = 60
-_INFINITE = (("const", "inf"), ("neg", ("const", "inf")))
 _AS_NUMBERS = {units.PERCENT: number(Fraction(1, 100)), units.DEGREE: ("div", ("const", "pi"), number(180))}
 
 
@@ -88,7 +87,7 @@ def _bindings(answer: Answer) -> dict[str, Answer] | None:
 def _is_pair(answer: Answer) -> bool:
     if isinstance(answer, Interval):
         ends = (answer.low, answer.high)
-        return not answer.low_closed and not answer.high_closed and not any(end in _INFINITE for end in ends)
+        return not answer.low_closed and not answer.high_closed and not any(end in INFINITIES for end in ends)
     return isinstance(answer, Group) and answer.kind == "tuple"
 
 

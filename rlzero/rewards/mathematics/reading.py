@@ -27,12 +27,11 @@ from rlzero.rewards.mathematics.answers import (
 )
 from rlzero.rewards.mathematics.expressions import parse
 from rlzero.rewards.mathematics.tokens import Token, Unreadable, matching, tokenize
-from rlzero.rewards.mathematics.trees import Tree, contains, number
+from rlzero.rewards.mathematics.trees import INFINITIES, Tree, contains, number
 
 _JOINING = {",": "list", ";": "list", "and": "and", "or": "or"}
 _SYSTEMS = ("cases", "aligned", "gathered")
 _ENVIRONMENTS = ("pmatrix", "bmatrix", "vmatrix", "matrix", "smallmatrix", "array", "Bmatrix")
-_INFINITE = (("const", "inf"), ("neg", ("const", "inf")))
 
 
 def read(text: str) -> Answer:
@@ -280,7 +279,7 @@ def _with_unit(tree: Tree, degrees: bool, unit: units.Unit) -> Scalar:
         unit = {units.NONE: units.DEGREE}.get(unit, unit)
         if unit not in (units.DEGREE, *units.TEMPERATURES):
             raise Unreadable("degrees of something else")
-    if contains(tree, ("const", "inf")) and tree not in _INFINITE:
+    if contains(tree, ("const", "inf")) and tree not in INFINITIES:
         raise Unreadable("infinity in an expression")
     if unit == units.PERCENT and tree[0] == "add":
         raise Unreadable("percent of a sum or of its last term")

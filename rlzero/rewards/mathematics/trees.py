@@ -11,6 +11,8 @@ from rlzero.rewards.mathematics.tokens import Unreadable
 
 Tree = tuple[Any, ...]
 
+INFINITIES = (("const", "inf"), ("neg", ("const", "inf")))
+
 
 def number(value: int | Fraction) -> Tree:
     return ("num", Fraction(value))

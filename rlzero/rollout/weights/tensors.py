@@ -2,9 +2,11 @@
 
 import asyncio
 import dataclasses
+import functools
 import hashlib
 import math
 import os
+import pathlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -123,12 +125,18 @@ def _sums(data: np.ndarray) -> bytes:
 
 def _expect_same_tensors(shapes: Mapping[str, tuple[int, ...]], model: ModelConfig, source: str | os.PathLike) -> None:
     """A server takes an unknown name without a word and dies of a wrong shape: it must not see either."""
-    files = TensorFiles(huggingface.model_directory(source))
-    unused = {name for name in files.names if name.endswith("rotary_emb.inv_freq")}
-    if model.tie_embeddings:
-        unused.add("lm_head.weight")
-    there = {name: files.shape(name) for name in files.names - unused}
+    there = _shapes_in(huggingface.model_directory(source), model.tie_embeddings)
     wrong = sorted(name for name in there.keys() | shapes.keys() if there.get(name) != shapes.get(name))
     if wrong:
         raise ValueError(f"the weights to send are not those of {source}, in {len(wrong)} tensors; the first is "
                          f"{wrong[0]}: {shapes.get(wrong[0], 'not sent')} here, {there.get(wrong[0], 'unknown')} there")
+
+
+@functools.lru_cache(maxsize=4)
+def _shapes_in(directory: pathlib.Path, tied: bool) -> Mapping[str, tuple[int, ...]]:
+    """Name -> shape of the tensors of a directory that a model uses. Read once: every update is compared with it."""
+    files = TensorFiles(directory)
+    unused = {name for name in files.names if name.endswith("rotary_emb.inv_freq")}
+    if tied:
+        unused.add("lm_head.weight")
+    return {name: files.shape(name) for name in files.names - unused}
