@@ -51,3 +51,30 @@ def test_a_position_in_other_data_is_refused(problems, seed):
 def test_no_problems_is_an_error():
     with pytest.raises(ValueError, match="no problems"):
         PromptIterator([], seed=0)
+
+
+@pytest.mark.parametrize("hosts", [1, 3, 4])
+def test_hosts_that_draw_in_turns_go_through_every_epoch_together(hosts):
+    alone = _ids(PromptIterator(_PROBLEMS, seed=7).take(12 * 5))
+    shares = [PromptIterator(_PROBLEMS, seed=7, host=host, hosts=hosts) for host in range(hosts)]
+    drawn = [_ids(share.take(60 // hosts)) for share in shares]
+    assert [problem for turn in zip(*drawn, strict=True) for problem in turn] == alone
+    assert all(share.drawn == 60 and share.epochs == 6.0 for share in shares)
+
+
+def test_another_number_of_hosts_goes_on_where_the_others_were():
+    state = PromptIterator(_PROBLEMS, seed=7, host=1, hosts=2)
+    state.take(6)
+    rest = _ids(PromptIterator(_PROBLEMS, seed=7).take(24))[12:]
+    shares = [PromptIterator(_PROBLEMS, seed=7, host=host, hosts=3) for host in range(3)]
+    for share in shares:
+        share.set_state(state.get_state())
+    assert [problem for turn in zip(*(_ids(share.take(4)) for share in shares), strict=True) for problem in turn] == rest
+    with pytest.raises(ValueError, match="a number of hosts that divides"):
+        PromptIterator(_PROBLEMS, seed=7, hosts=5).set_state(state.get_state())
+
+
+@pytest.mark.parametrize("host", [-1, 2])
+def test_a_host_that_there_is_not_is_refused(host):
+    with pytest.raises(ValueError, match="a host from 0 to 1"):
+        PromptIterator(_PROBLEMS, seed=7, host=host, hosts=2)
