@@ -171,10 +171,12 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
     compute_dtype = resolved_dtype(config.model.compute_dtype, jax.default_backend())
     tokenizer = huggingface.load_tokenizer(config.model.path)
+    if config.model.mask_unused_ids:
+        model = huggingface.without_unused_ids(model, tokenizer)
     own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
     stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)
     training, held_out, kept = training_and_held_out(config, tokenizer)
-    prompts = PromptIterator(training, seed=config.seed)
+    prompts = PromptIterator(training, seed=config.seed, host=jax.process_index(), hosts=jax.process_count())
     engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
     reward = config.reward
     grader = rewards.Grader(reward.mode, workers=reward.workers, deadline_seconds=reward.deadline_seconds,
@@ -190,7 +192,8 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     learner = Learner(model, algorithm, learner_options(config, algorithm, compute_dtype), params, mesh=mesh)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     description = (
-        f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}, stop tokens "
+        f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}"
+        f"{f' of which {model.sampled_vocab_size} are sampled' if model.sampled_vocab_size else ''}, stop tokens "
         f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in own_ends)}"
         f"{f' and {len(stop_ids) - len(own_ends)} with {stop_text!r}' if stop_text else ''}\n"
         f"problems   {config.data.files or config.data.task}: {kept}; {len(held_out)} held out\n"

@@ -83,5 +83,6 @@ def decode(tokenizer, ids: Sequence[int], *, skip_special_tokens: bool = True) -
 
     A model's vocabulary is often padded beyond its tokenizer's, so such ids can be sampled.
     """
-    known = [token for token in map(int, ids) if 0 <= token < len(tokenizer)]
+    size = len(tokenizer)
+    known = [token for token in map(int, ids) if 0 <= token < size]
     return tokenizer.decode(known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)

@@ -189,6 +189,12 @@ def load_tokenizer(path: str | os.PathLike):
     return transformers.AutoTokenizer.from_pretrained(str(model_directory(path)))
 
 
+def without_unused_ids(model: ModelConfig, tokenizer) -> ModelConfig:
+    """The model with the ids beyond its tokenizer's left out of what it samples; vocabularies are often padded so."""
+    size = len(tokenizer)
+    return dataclasses.replace(model, sampled_vocab_size=size) if size < model.vocab_size else model
+
+
 def stop_token_ids(path: str | os.PathLike, tokenizer=None, *, text: str = "") -> tuple[int, ...]:
     """Every id that ends a response, sorted.
 

@@ -51,6 +51,8 @@ class ModelConfig:
     tie_embeddings: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False
+    # Ids from here on belong to no token and are never sampled: their logits count as -inf. None samples all.
+    sampled_vocab_size: int | None = None
 
     def __post_init__(self):
         if self.num_heads % self.num_kv_heads:
@@ -218,6 +220,11 @@ def forward(params: Mapping, config: ModelConfig, tokens: jax.Array, positions: 
 def unembedding(params: Mapping) -> jax.Array:
     """The `[D, V]` matrix that turns hidden states into logits: the head, or the transposed embedding when tied."""
     return params["lm_head"] if "lm_head" in params else params["embedding"].T
+
+
+def sampling_head(params: Mapping, config: ModelConfig) -> jax.Array:
+    """The columns of `unembedding` whose ids are sampled: the head of the distribution that a policy is."""
+    return unembedding(params)[:, :config.sampled_vocab_size]
 
 
 def _embed(embedding_VD, tokens_N, dtype):

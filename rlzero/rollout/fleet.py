@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from absl import logging
 
+from rlzero.models.transformer import ModelConfig
 from rlzero.rollout import sglang_reply
 from rlzero.rollout.dispatch import Call, Item
 from rlzero.rollout.engine import Completion, RolloutError
@@ -80,19 +81,21 @@ class Node:
 class Fleet:
     """All servers of an engine."""
 
-    def __init__(self, nodes: Sequence[Node], options: FleetOptions, *, vocab_size: int,
+    def __init__(self, nodes: Sequence[Node], options: FleetOptions, *, model: ModelConfig,
                  version_of: Callable[[str], int], newest_version: Callable[[], int]):
         """Makes the fleet, with every server out of service.
 
         Args:
           nodes: the servers.
           options: limits of patience.
-          vocab_size: of the model.
+          model: shape of the model; says which ids may be sampled.
           version_of: policy version behind a server's `weight_version`, -1 for one that is not ours.
           newest_version: the version that servers in service have.
         """
         self.nodes, self._options = list(nodes), options
-        self._vocab_size, self._version_of, self._newest_version = vocab_size, version_of, newest_version
+        self._vocab_size = model.sampled_vocab_size or model.vocab_size
+        self._unused_ids = sglang_reply.unused_ids(model)
+        self._version_of, self._newest_version = version_of, newest_version
         self.counts: collections.Counter[str] = collections.Counter()
         self._out_since: float | None = None
         self._shown: set[tuple[str, str]] = set()
@@ -174,7 +177,7 @@ class Fleet:
         now = time.monotonic()
         item.tries += 1
         item.deadline = item.deadline or now + self._options.request_seconds
-        body = sglang_reply.generate_body(item.request, call.sampling, rid)
+        body = sglang_reply.generate_body(item.request, call.sampling, rid, self._unused_ids)
         try:
             reply = await node.server.post("/generate", body, timeout=item.deadline - now)
             completion = self._completion(reply, call, item, rid, node)

@@ -7,7 +7,7 @@ itself; the probe is what it does.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -96,14 +96,17 @@ async def checksum(server: Server) -> str | None:
     return str(reply.get("per_engine_checksum")) if reply.get("per_engine_checksum") else None
 
 
-async def sample_probes(server: Server, prompts: Sequence[Sequence[int]], temperature: float) -> list[ProbeSample]:
+async def sample_probes(server: Server, prompts: Sequence[Sequence[int]], temperature: float,
+                        others: Mapping[str, Any] | None = None) -> list[ProbeSample]:
     """Has a server continue prompts by `PROBE_TOKENS` tokens each, whatever tokens they are.
+
+    `others` are sampling parameters besides, as completions are asked for with.
 
     Raises:
       ServerError: no answer, or none with ids and log-probabilities.
     """
     parameters = {"max_new_tokens": PROBE_TOKENS, "temperature": temperature, "ignore_eos": True, "top_p": 1.0,
-                  "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+                  "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, **(others or {})}
     samples = []
     for prompt in prompts:
         reply = await server.post("/generate", {"input_ids": list(prompt), "sampling_params": parameters,
@@ -142,7 +145,7 @@ def make_scorer(model: transformer.ModelConfig, *, dtype: str) -> Scorer:
 def _logprobs(params, tokens_BS, segments_BS, temperature, *, model, dtype):
     positions_BS = jnp.broadcast_to(jnp.arange(tokens_BS.shape[1]), tokens_BS.shape)
     hidden_BSD, _ = transformer.forward(params, model, tokens_BS, positions_BS, segments_BS, dtype=jnp.dtype(dtype))
-    head_DV = transformer.unembedding(params).astype(hidden_BSD.dtype)
+    head_DV = transformer.sampling_head(params, model).astype(hidden_BSD.dtype)
     logits_ND = hidden_BSD[:, :-1].reshape(-1, hidden_BSD.shape[-1]) / temperature
     logprobs_N, _ = kernels.token_logprobs(logits_ND, head_DV, tokens_BS[:, 1:].reshape(-1))
     return logprobs_N.reshape(tokens_BS.shape[0], -1)

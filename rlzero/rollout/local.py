@@ -237,7 +237,7 @@ def _prefill(params, tokens, positions, segments, seeds, temperature, *, config,
 
     parts = tuple(jnp.moveaxis(array.reshape(B, chunks, -1), 1, 0) for array in (tokens, positions, segments))
     cache, hidden_CBD = jax.lax.scan(run, transformer.init_cache(config, B, capacity, dtype), parts)
-    token, logprob = _draw(params, hidden_CBD[-1], seeds, jnp.int32(0), temperature, sampling)
+    token, logprob = _draw(params, config, hidden_CBD[-1], seeds, jnp.int32(0), temperature, sampling)
     blank = constrain(jnp.zeros((B, sampling.max_new_tokens)), BATCH_AXES)
     rows = _Rows(cache=cache, token=token, position=positions[:, -1], seed=seeds, done=segments[:, -1] == 0,
                  ids=blank.astype(jnp.int32), logprobs=blank, step=jnp.int32(0))
@@ -256,7 +256,7 @@ def _decode(params, rows, temperature, enough, *, config, sampling, dtype, share
     def advance(rows):
         hidden, cache = transformer.forward(params, config, rows.token[:, None], rows.position[:, None],
                                             jnp.ones((B, 1), jnp.int32), cache=rows.cache, dtype=dtype)
-        token, logprob = _draw(params, hidden[:, 0], rows.seed, rows.step, temperature, sampling)
+        token, logprob = _draw(params, config, hidden[:, 0], rows.seed, rows.step, temperature, sampling)
         return _record(rows.replace(cache=cache), token, logprob, sampling)
 
     return jax.lax.while_loop(worth_going_on, advance, rows)
@@ -298,12 +298,12 @@ def _record(rows, token, logprob, sampling):
         logprobs=jax.lax.dynamic_update_slice(rows.logprobs, logprob[:, None], (0, rows.step)))
 
 
-def _draw(params, hidden_BD, seeds, step, temperature, sampling):
+def _draw(params, config, hidden_BD, seeds, step, temperature, sampling):
     """Draws one token per row by the Gumbel-max trick; returns ids and their log-probabilities when drawn so.
 
     At temperature 0 the most likely token is taken, and its log-probability is that at temperature 1.
     """
-    unembedding = gathered(transformer.unembedding(params).astype(hidden_BD.dtype), ("embed", "vocab"))
+    unembedding = gathered(transformer.sampling_head(params, config).astype(hidden_BD.dtype), ("embed", "vocab"))
     logits_BV = jnp.matmul(hidden_BD, unembedding, preferred_element_type=jnp.float32)
     greedy = temperature == 0
     logits_BV = _truncated(logits_BV / jnp.where(greedy, 1.0, temperature), sampling.top_p, sampling.top_k)

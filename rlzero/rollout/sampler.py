@@ -27,13 +27,15 @@ from rlzero.rollout.engine import Completion, Engine, Request, RolloutError, Sam
 class Sample:
     """A completion with its text, the answer the verifier found in it, and its reward.
 
-    `reward.correct is None` means that it could not be scored.
+    `reward.correct is None` means that it could not be scored. `unknown_ids` counts tokens that the tokenizer does not
+    have and that the text therefore lacks.
     """
 
     completion: Completion
     text: str
     answer: str | None
     reward: Reward
+    unknown_ids: int = 0
 
     @property
     def usable(self) -> bool:

@@ -52,6 +52,8 @@ def make_scorer(tokenizer: Any, *, max_completion_length: int, truncated: str = 
             max_completion_length=max_completion_length, truncated_policy=truncated, correct=correct, wrong=wrong,
             overlong_fraction=overlong_fraction, value=value, format_bonus=format_bonus,
             well_formed=bool(format_bonus) and rewards.is_well_formed(text))
-        return Sample(completion, text, grade.extracted, reward)
+        size = len(tokenizer)
+        return Sample(completion, text, grade.extracted, reward,
+                      unknown_ids=sum(token >= size for token in completion.completion_ids))
 
     return score

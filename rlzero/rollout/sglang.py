@@ -220,11 +220,11 @@ class SGLangEngine:
             nodes = [Node(Server(router, self._session), servers, size * len(servers))]
         else:
             nodes = [Node(server, [server], size) for server in servers]
-        self._fleet = Fleet(nodes, self._options.fleet, vocab_size=self._model.vocab_size, version_of=self._version_of,
+        self._fleet = Fleet(nodes, self._options.fleet, model=self._model, version_of=self._version_of,
                             newest_version=lambda: self._version)
-        self._updater = Updater(self._fleet, self._transport, architecture=self._options.architecture,
-                                context=self._options.context, temperature=self._options.temperature,
-                                probes=self._probes)
+        self._updater = Updater(self._fleet, self._transport, model=self._model,
+                                architecture=self._options.architecture, context=self._options.context,
+                                temperature=self._options.temperature, probes=self._probes)
 
     def _await_servers(self):
         """Waits until every server is alive, saying for which it waits."""

@@ -8,14 +8,23 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rlzero.models.transformer import ModelConfig
 from rlzero.rollout.engine import Completion, Request, Sampling, Span
 
 _FEWEST_NEW = 5  # positions that a server keeps free behind a prompt
+_NEVER = -1e4  # added to a logit, leaves a probability of 0
 _SLACK = 1e-4  # nats by which rounding may lift a log-probability above 0
 
 
-def generate_body(request: Request, sampling: Sampling, rid: str) -> dict[str, Any]:
-    """The JSON of one request.
+def unused_ids(model: ModelConfig) -> dict[str, Any]:
+    """The sampling parameters that keep a server from ids that are not sampled; empty where all are."""
+    unused = range(model.sampled_vocab_size or model.vocab_size, model.vocab_size)
+    return {"logit_bias": {str(token): _NEVER for token in unused}} if unused else {}
+
+
+def generate_body(request: Request, sampling: Sampling, rid: str,
+                  others: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON of one request; `others` are sampling parameters besides.
 
     Every sampling parameter is written out, since a server may take its defaults from the model's generation config.
     `sampling_seed` counts on servers that run with deterministic inference.
@@ -26,7 +35,7 @@ def generate_body(request: Request, sampling: Sampling, rid: str) -> dict[str, A
             "n": 1, "max_new_tokens": sampling.max_new_tokens, "stop_token_ids": list(sampling.stop_ids),
             "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "min_p": 0.0,
             "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
-            "sampling_seed": request.seed & 0x7FFFFFFF}}
+            "sampling_seed": request.seed & 0x7FFFFFFF, **(others or {})}}
 
 
 def check_request(request: Request, sampling: Sampling, *, vocab_size: int, context: int) -> None:
@@ -55,7 +64,7 @@ def completion(reply: Mapping[str, Any], request: Request, sampling: Sampling, *
       request: what was asked.
       sampling: how.
       rid: the id the request was sent under.
-      vocab_size: ids must lie below it.
+      vocab_size: of the ids that are sampled, which must lie below it.
       version_of: policy version behind a server's `weight_version`.
 
     Raises:

@@ -11,10 +11,12 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from rlzero.models.transformer import ModelConfig
 from rlzero.rollout import handshake
 from rlzero.rollout.fleet import Fleet, Node
 from rlzero.rollout.handshake import HandshakeError, ProbeSample, ServerFacts
 from rlzero.rollout.sglang_http import Server, ServerError
+from rlzero.rollout.sglang_reply import unused_ids
 from rlzero.rollout.weights.transport import Pushed, Transport
 
 _SECONDS = 60.0  # for each request around the transport
@@ -28,9 +30,10 @@ class Updater:
       bytes: moved so far.
     """
 
-    def __init__(self, fleet: Fleet, transport: Transport, *, architecture: str, context: int, temperature: float,
-                 probes: Sequence[Sequence[int]]):
+    def __init__(self, fleet: Fleet, transport: Transport, *, model: ModelConfig, architecture: str, context: int,
+                 temperature: float, probes: Sequence[Sequence[int]]):
         """Makes an updater; see `sglang.SGLangOptions` for the arguments."""
+        self._unused_ids = unused_ids(model)
         self._fleet, self._transport = fleet, transport
         self._architecture, self._context = architecture, context
         self._temperature, self._probes = temperature, probes
@@ -107,7 +110,8 @@ class Updater:
                 await self._continue(control)
         samples = []
         for control in node.controls:
-            found = await handshake.sample_probes(control, self._probes, self._temperature)
+            found = await handshake.sample_probes(control, self._probes, self._temperature,
+                                                  self._unused_ids)
             if quiet and found[0].cached_tokens:  # a later probe may share the beginning of the first one
                 raise HandshakeError(f"{control.url} answers its first probe from {found[0].cached_tokens} cached "
                                      "tokens of older weights: its cache was not flushed")

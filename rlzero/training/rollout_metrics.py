@@ -39,7 +39,9 @@ def _length_metrics(samples) -> Pairs:
                       for verdict in (True, False))
     metrics = {"length/mean": _mean(lengths), "length/correct_mean": _mean(lengths[correct]),
                "length/wrong_mean": _mean(lengths[wrong]), "length/terminated_mean": _mean(lengths[finished]),
-               "rollout/truncated_fraction": _mean(cut), "rollout/tokens": (float(lengths.sum()), 1.0)}
+               "rollout/truncated_fraction": _mean(cut),
+               "rollout/unknown_ids_fraction": _mean(sample.unknown_ids > 0 for sample in samples),
+               "rollout/tokens": (float(lengths.sum()), 1.0)}
     if lengths.size:
         metrics |= {"length/min": (float(lengths.min()), 1.0), "length/max": (float(lengths.max()), 1.0)}
     return metrics

@@ -45,6 +45,8 @@ class ModelSection:
     compute_dtype: str = setting("auto", choices=("auto", "float32", "bfloat16"))
     # Keep no activations of a layer but recompute them in the backward pass: less memory for a third more compute.
     remat: bool = False
+    # Never sample ids beyond the tokenizer's, where the model's vocabulary is padded; the trainer leaves them out too.
+    mask_unused_ids: bool = False
     # See `rlzero.models.attention`: xla holds all scores of a row, blockwise never does.
     attention: str = setting("xla", choices=attention.IMPLEMENTATIONS)
 

@@ -128,7 +128,7 @@ def _logprobs(params, rows, execution):
 def _hidden_and_head(params, rows, execution):
     hidden, _ = transformer.forward(params, execution.model, rows.tokens, rows.positions, rows.segments,
                                     **execution.options)
-    return hidden, transformer.unembedding(params).astype(hidden.dtype)
+    return hidden, transformer.sampling_head(params, execution.model).astype(hidden.dtype)
 
 
 def _over_rows(function: Callable, rows: Any, head: jax.Array, *, summed: bool) -> Any:

@@ -1,5 +1,7 @@
 """From completions to samples: who grades, what of the completion it sees, and what the reward is made of."""
 
+import dataclasses
+
 import pytest
 
 from rlzero import rewards
@@ -50,6 +52,14 @@ def test_a_function_of_ones_own():
     assert score(TEXT, function=lambda sample: 1).reward.correct is True
     unscored = score(TEXT, function=lambda sample: None)
     assert unscored.reward.correct is None and not unscored.usable
+
+
+def test_ids_that_the_tokenizer_lacks_are_counted_and_the_rest_is_graded():
+    made = completion(TEXT)
+    padded = dataclasses.replace(made, completion_ids=(*made.completion_ids[:1], 9999, *made.completion_ids[1:]),
+                                 rollout_logprobs=(0.0, *made.rollout_logprobs))
+    sample = make_scorer(_TOKENIZER, max_completion_length=50)(_PROBLEM, padded)
+    assert (sample.unknown_ids, sample.text, sample.reward.correct) == (1, TEXT, True)
 
 
 def test_the_bonus_for_the_layout():

@@ -1,5 +1,6 @@
 """What the real server does and says, as far as rlzero counts on it or has to beware of it."""
 
+import dataclasses
 import http.client
 import json
 import threading
@@ -11,7 +12,7 @@ import record
 from real_server import wait_until
 
 from rlzero.models import huggingface
-from rlzero.rollout import handshake
+from rlzero.rollout import handshake, sglang_reply
 
 _FREE = {"temperature": 1.0, "ignore_eos": True}
 _PROMPT = [8, 13, 9, 15]  # 5+6=
@@ -60,6 +61,15 @@ def test_logprobs_are_those_after_the_temperature(sglang_server, demo_model, tem
     logprobs = [entry[0] for entry in answer["meta_info"]["output_token_logprobs"]]
     # Two implementations in float32 differ by rounding.
     np.testing.assert_allclose(logprobs, score(demo_model, _PROMPT, answer["output_ids"], temperature), atol=1e-4)
+
+
+def test_ids_that_are_not_to_be_sampled_are_not_and_have_no_probability(sglang_server, demo_model):
+    params, model = demo_model[0], dataclasses.replace(demo_model[1], sampled_vocab_size=12)  # digits below 9, +, -
+    answer = sglang_server.sample(_PROMPT, max_new_tokens=40, temperature=1.0, ignore_eos=True,
+                                  **sglang_reply.unused_ids(model))
+    logprobs = [entry[0] for entry in answer["meta_info"]["output_token_logprobs"]]
+    assert max(answer["output_ids"]) < 12
+    np.testing.assert_allclose(logprobs, score((params, model), _PROMPT, answer["output_ids"], 1.0), atol=1e-4)
 
 
 def test_an_end_of_sequence_is_part_of_the_completion(sglang_server):

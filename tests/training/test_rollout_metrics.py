@@ -37,7 +37,7 @@ def test_numbers_by_hand():
         "rollout/generated": 10, "rollout/carried_in": 2, "rollout/trained": 4, "rollout/filtered": 4,
         "rollout/failed": 2, "rollout/abandoned": 0,
         "rollout/carried_out": 2, "rollout/rounds": 3, "rollout/tokens": 39,
-        "rollout/truncated_fraction": 1 / 7,
+        "rollout/truncated_fraction": 1 / 7, "rollout/unknown_ids_fraction": 0,
         "reward/mean": (3 - 1.25) / 5, "reward/accuracy": 3 / 5, "reward/correctness": 3 / 5,
         "reward/overlong": -1.25 / 5, "reward/unscored_fraction": 2 / 7, "reward/unanswered_fraction": 2 / 7,
         "length/mean": 39 / 7, "length/min": 2, "length/max": 16, "length/correct_mean": 10 / 3,
