@@ -35,7 +35,6 @@ from rlzero.rollout.engine import Engine, RolloutError, Sampling
 from rlzero.rollout.handshake import HandshakeError
 from rlzero.rollout.pipeline import Pipeline
 from rlzero.rollout.sampler import Sampler, SamplerOptions
-from rlzero.rollout.scoring import make_scorer
 from rlzero.rollout.weights import WeightSyncError
 from rlzero.training import flags as flags_lib
 from rlzero.training.checkpoints import CheckpointError, Checkpoints
@@ -43,6 +42,7 @@ from rlzero.training.clock import Clock
 from rlzero.training.config import Config, save_resolved
 from rlzero.training.display import batch_table
 from rlzero.training.engines import make_engine
+from rlzero.training.grading import evaluation_score, make_grader, training_score
 from rlzero.training.interruption import Interruption
 from rlzero.training.learner import Learner, LearnerOptions, NonFiniteError
 from rlzero.training.optimizer import optimizer_options
@@ -178,13 +178,8 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     training, held_out, kept = training_and_held_out(config, tokenizer)
     prompts = PromptIterator(training, seed=config.seed, host=jax.process_index(), hosts=jax.process_count())
     engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
-    reward = config.reward
-    grader = rewards.Grader(reward.mode, workers=reward.workers, deadline_seconds=reward.deadline_seconds,
-                            max_error_rate=reward.max_error_rate)
-    score = make_scorer(
-        tokenizer, max_completion_length=config.rollout.max_completion_length, truncated=algorithm.truncated,
-        correct=reward.correct, wrong=reward.wrong, overlong_fraction=algorithm.overlong_fraction, grader=grader,
-        function=rewards.load_function(reward.function) if reward.function else None, format_bonus=reward.format_bonus)
+    grader = make_grader(config.reward)
+    score = training_score(config.reward, algorithm, grader, tokenizer, config.rollout.max_completion_length)
     sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
     sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
     pipeline = Pipeline(sampler, engine, prompts, steps=config.steps, max_staleness=config.rollout.max_staleness,
@@ -220,13 +215,15 @@ def sampler_options(config: Config, algorithm: Algorithm) -> SamplerOptions:
 
 def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) -> LearnerOptions:
     learner = config.learner
-    optimizer = functools.partial(optimizer_options, steps=config.steps,
-                                  updates_per_step=learner.mini_batches * learner.epochs)
+    critic_mini_batches = config.critic.mini_batches or learner.mini_batches
+    optimizer = functools.partial(optimizer_options, steps=config.steps)
     return LearnerOptions(
-        policy=optimizer(config.optimizer), critic=optimizer(config.critic) if algorithm.needs_critic else None,
+        policy=optimizer(config.optimizer, updates_per_step=learner.mini_batches * learner.epochs),
+        critic=optimizer(config.critic, updates_per_step=critic_mini_batches * learner.epochs)
+        if algorithm.needs_critic else None,
         groups_per_step=config.prompts_per_step, group_size=config.group_size,
         max_completion_length=config.rollout.max_completion_length, temperature=config.rollout.temperature,
-        mini_batches=learner.mini_batches, epochs=learner.epochs,
+        mini_batches=learner.mini_batches, critic_mini_batches=critic_mini_batches, epochs=learner.epochs,
         micro_batch_size=learner.micro_batch_size, pack_tokens=learner.pack_tokens, dtype=compute_dtype,
         remat=config.model.remat, attention=config.model.attention,
         critic_warmup_steps=config.critic.policy_frozen_steps,
@@ -237,7 +234,7 @@ def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) ->
 def assess(run: Run) -> dict[str, float]:
     """Accuracy on the held-out problems, sampled and greedy, as evaluation metrics."""
     section, budget = run.config.evaluation, run.config.rollout.max_completion_length
-    score = make_scorer(run.tokenizer, max_completion_length=budget, mode=run.config.reward.mode)
+    score = evaluation_score(run.config.reward, run.grader, run.tokenizer, budget)
     sampled = evaluate(run.engine, run.held_out, score,
                        Sampling(budget, run.stop_ids, section.temperature, section.top_p),
                        samples_per_problem=section.samples_per_problem, seed=run.config.seed)

@@ -99,6 +99,9 @@ def batch_table(config: Config) -> str:
         _micro_batches_row(per_update, config.learner.micro_batch_size, packed),
         ("rollout steps", config.steps, f"{config.steps * updates} optimizer updates in all"),
     ]
+    if config.algorithm.advantage == "gae" and config.critic.mini_batches:
+        rows.insert(4, ("critic updates per step", config.critic.mini_batches * config.learner.epochs,
+                        f"mini-batches {config.critic.mini_batches} x epochs {config.learner.epochs}"))
     if config.algorithm.dynamic_sampling:
         rounds, oversample = config.rollout.max_generation_rounds, config.rollout.oversample
         rows.insert(1, ("generation rounds, at most", rounds,

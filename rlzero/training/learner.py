@@ -31,7 +31,8 @@ _response_weights = jax.jit(kernels.response_weights, static_argnames=("normaliz
 class LearnerOptions:
     """How a rollout step becomes optimizer updates. See `LearnerSection` in `rlzero.training.sections`.
 
-    `dtype` is that of activations and matrix products, `attention` one of `models.attention.IMPLEMENTATIONS`.
+    `critic_mini_batches` is 0 for as many as the policy has, `dtype` that of activations and matrix products, and
+    `attention` one of `models.attention.IMPLEMENTATIONS`.
     """
 
     policy: OptimizerOptions
@@ -41,6 +42,7 @@ class LearnerOptions:
     max_completion_length: int
     temperature: float
     mini_batches: int = 1
+    critic_mini_batches: int = 0
     epochs: int = 1
     micro_batch_size: int = 0
     pack_tokens: int = 0
@@ -151,8 +153,8 @@ class Learner:
             ages = [policy_version - sample.completion.policy_version for sample in group.samples if sample.usable]
             metrics.add("rollout/staleness_mean", float(sum(ages)), float(len(ages)))
         metrics.merge(assign_advantages(batch, self._algorithm))
-        for chosen in self._mini_batches(len(groups), rollout_step):
-            for name in self._trained(rollout_step):
+        for name in self._trained(rollout_step):
+            for chosen in self._mini_batches(len(groups), rollout_step, name):
                 self._update(name, batch, chosen, metrics)
         self._refuse_non_finite(batch)
         after = self._counts()
@@ -216,14 +218,16 @@ class Learner:
     def _put(self, micro):
         return jax.device_put(micro, None if self._mesh is None else batch_sharding(self._mesh))
 
-    def _mini_batches(self, num_groups, rollout_step):
+    def _mini_batches(self, num_groups, rollout_step, name="policy"):
         """Group numbers of each optimizer batch; a seeded shuffle per epoch, groups kept whole.
 
         Where groups are missing some batches are empty; they are counted as skipped updates.
         """
-        for epoch in range(self._options.epochs):
-            order = np.random.default_rng((self._options.seed, rollout_step, epoch)).permutation(num_groups)
-            yield from np.array_split(order, self._options.mini_batches)
+        options = self._options
+        count = (options.critic_mini_batches if name == "critic" else 0) or options.mini_batches
+        for epoch in range(options.epochs):
+            order = np.random.default_rng((options.seed, rollout_step, epoch)).permutation(num_groups)
+            yield from np.array_split(order, count)
 
     def _update(self, name, batch, chosen, metrics):
         """One optimizer update of the policy or the critic on the groups `chosen`."""

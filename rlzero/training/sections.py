@@ -198,6 +198,8 @@ class CriticSection(OptimizerSection):
     learning_rate: float = setting(1e-5, "(0, 1]")
     # First rollout steps in which only the critic learns, so that the policy never follows an untrained one.
     policy_frozen_steps: int = setting(0, "[0, inf)")
+    # Its optimizer updates per epoch, at most prompts_per_step; 0 makes as many as the policy.
+    mini_batches: int = setting(0, "[0, inf)")
 
 
 @dataclasses.dataclass

@@ -101,7 +101,7 @@ def _token_loss(params, rows, execution, algorithm):
         return kernels.fused_policy_loss(local["hidden"].reshape(-1, head.shape[0]), head, **flat, algorithm=algorithm,
                                          temperature=execution.temperature)
 
-    return _over_rows(loss, tokens | {"hidden": hidden}, head, summed=True)
+    return over_rows(loss, tokens | {"hidden": hidden}, head, summed=True)
 
 
 def _row_loss(params, rows, execution, algorithm):
@@ -122,7 +122,7 @@ def _logprobs(params, rows, execution):
                                          temperature=execution.temperature)
         return tuple(output.reshape(local["targets"].shape) for output in outputs)
 
-    return _over_rows(logprobs, {"hidden": hidden, "targets": rows.targets}, head, summed=False)
+    return over_rows(logprobs, {"hidden": hidden, "targets": rows.targets}, head, summed=False)
 
 
 def _hidden_and_head(params, rows, execution):
@@ -131,7 +131,7 @@ def _hidden_and_head(params, rows, execution):
     return hidden, transformer.sampling_head(params, execution.model).astype(hidden.dtype)
 
 
-def _over_rows(function: Callable, rows: Any, head: jax.Array, *, summed: bool) -> Any:
+def over_rows(function: Callable, rows: Any, head: jax.Array, *, summed: bool) -> Any:
     """`function(rows, head)`, on a mesh with each device's own rows; sums are then added over the batch axes.
 
     The loop over chunks of tokens would otherwise run through the tokens of one device after the other's. The head is

@@ -308,6 +308,17 @@ def test_the_critic_warms_up_alone_and_then_both_learn():
     assert values["critic/explained_variance"] <= 1
 
 
+def test_the_critic_may_make_more_updates_than_the_policy_whose_own_they_do_not_touch():
+    alike, other = make_learner("ppo"), make_learner("ppo", critic_mini_batches=2, epochs=2)
+    other_alone = make_learner("ppo", epochs=2)
+    for learner in (alike, other, other_alone):
+        learner.step(GROUPS, 0, 0)
+    updates = [tuple(int(learner.arrays[name].updates) for name in ("policy", "critic"))
+               for learner in (alike, other, other_alone)]
+    assert updates == [(1, 1), (2, 4), (2, 2)]
+    assert_same_bits(fetched(other.params), fetched(other_alone.params))
+
+
 def test_the_reference_is_the_first_policy_until_it_is_refreshed():
     learner = make_learner("grpo", reference_refresh_steps=2)
     for step in range(5):
