@@ -25,6 +25,8 @@ def _llama3(hidden: int, intermediate: int, layers: int, heads: int, *, factor: 
 SHAPES = {
     "Qwen2.5-32B": _qwen2(5120, 27_648, 64, 40, 8, 152_064, rope_theta=1e6, norm_eps=1e-5,
                           max_position_embeddings=131_072, tie_embeddings=False),
+    "Qwen2.5-7B": _qwen2(3584, 18_944, 28, 28, 4, 152_064, rope_theta=1e6, max_position_embeddings=131_072,
+                         tie_embeddings=False),
     "Qwen2.5-Math-7B": _qwen2(3584, 18_944, 28, 28, 4, 152_064, rope_theta=1e4, max_position_embeddings=4096,
                               tie_embeddings=False),
     "Qwen2.5-Math-1.5B": _qwen2(1536, 8960, 28, 12, 2, 151_936, rope_theta=1e4, max_position_embeddings=4096,
