@@ -16,7 +16,8 @@ from rlzero import pretrain
 from rlzero.data import prepare, tasks
 from rlzero.data.tasks.arithmetic_tokenizer import ID, make_tokenizer
 from rlzero.evaluation import evaluate
-from rlzero.models import huggingface
+from rlzero.models import huggingface, transformer
+from rlzero.models.sharding import make_mesh, parameter_shardings
 from rlzero.rollout.engine import Sampling
 from rlzero.rollout.local import LocalEngine
 from rlzero.rollout.scoring import make_scorer
@@ -58,10 +59,44 @@ def test_micro_batches_change_nothing():
     assert np.abs(whole["embedding"] - before["embedding"]).max() > 1e-3
 
 
+@pytest.mark.parametrize("sizes", [(1, 8, 1), (2, 2, 2)], ids=str)
+def test_several_devices_change_nothing(sizes):
+    smooth = {"optimizer__eps": 1.0, "optimizer__learning_rate": 0.5, "model__remat": True}
+    config = _config(**smooth)
+    alone, alone_summary, _ = _run(config)
+    mesh = make_mesh(*sizes)
+    params, model = huggingface.load("demo")
+    params = jax.device_put(params, parameter_shardings(transformer.parameter_specs(model), mesh))
+    together, summary = pretrain.pretrain(config, params, model, make_tokenizer(), report=lambda line: None, mesh=mesh)
+    for name in ("loss", "held_out_loss"):
+        np.testing.assert_allclose(summary[name], alone_summary[name], rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), together, alone)
+    gate = together["layers"]["gate"]
+    assert gate.addressable_shards[0].data.size * sizes[1] * sizes[2] == gate.size  # sliced to the end
+
+
+def test_rows_that_the_mesh_does_not_divide_are_refused():
+    params, model = huggingface.load("demo")
+    with pytest.raises(ValueError, match="6 rows in memory at a time cannot be shared by 8 devices"):
+        pretrain.pretrain(_config(batch_size=6), params, model, make_tokenizer(), mesh=make_mesh())
+
+
+def test_a_run_ends_when_its_texts_do(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"q": f"{n}+1=", "a": "2; " * 20}) + "\n" for n in range(10, 90)))
+    config = _config(steps=1000, data__corpus="texts", data__files=str(path), data__field="q,a", data__epochs=2)
+    _, summary, lines = _run(config)
+    # Each text has 64 tokens or fewer and more than 32, so it is a row; 2 x 80 rows are 20 batches of 8, less the last,
+    # which could still grow.
+    assert summary["steps"] == 19 and "at most 1000 updates" in lines[0] and "step     19" in lines[-1]
+    with pytest.raises(ValueError, match="too few to fill a batch"):
+        _run(dataclasses.replace(config, batch_size=512))
+
+
 def test_a_model_goes_on_with_texts(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text("".join(json.dumps({"content": f"{n}={n}. " * 8}) + "\n" for n in range(10, 90)))
-    config = _config(steps=20, data__corpus="jsonl", data__files=str(path), data__held_out_files=str(path),
+    config = _config(steps=20, data__corpus="texts", data__files=str(path), data__held_out_files=str(path),
                      data__field="content", evaluate_every_steps=10, optimizer__learning_rate=3e-3)
     pretrain_config.validate(dataclasses.replace(config, model=dataclasses.replace(config.model, path="demo")))
     _, summary, lines = _run(config)
@@ -88,9 +123,12 @@ def test_a_loss_that_is_not_finite_ends_the_run():
         ({"model__path": "nowhere"}, "--config.model.path=nowhere"),
         ({"model__num_kv_heads": 3}, "expected a divisor of num_heads 4"),
         ({"model__hidden_size": 90}, "for example --config.model.hidden_size=96"),
-        ({"data__corpus": "jsonl"}, "files and the corpus jsonl go together"),
-        ({"data__files": "x.jsonl"}, "files and the corpus jsonl go together"),
-        ({"data__corpus": "jsonl", "data__files": "nowhere/*.jsonl"}, "there is no such file"),
+        ({"data__corpus": "texts"}, "files and the corpus texts go together"),
+        ({"data__files": "x.jsonl"}, "files and the corpus texts go together"),
+        ({"data__corpus": "texts", "data__files": "nowhere/*.jsonl"}, "there is no such file"),
+        ({"data__epochs": 2}, "generated arithmetic has no end"),
+        ({"mesh__fsdp": 3}, "--config.batch_size=8: expected a multiple of the 3 devices .*batch_size=9"),
+        ({"mesh__fsdp": 4, "micro_batch_size": 2}, "--config.micro_batch_size=2: .*micro_batch_size=4"),
     ],
 )
 def test_a_config_that_cannot_run_is_refused(settings, message):
@@ -103,7 +141,7 @@ def test_generated_arithmetic_wants_the_tokenizer_it_is_written_in(tmp_path):
     tokenizer.add_tokens(["more"])
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="--config.data.corpus=jsonl"):
+    with pytest.raises(ValueError, match="--config.data.corpus=texts"):
         pretrain_config.validate(_config(model__tokenizer=str(tmp_path)))
 
 

@@ -1,16 +1,17 @@
 """Token batches for next-token pretraining: documents without end, packed into rows but kept apart from each other.
 
-Documents come from text files (`text_documents`) or from the demo's worked arithmetic (`arithmetic_documents`). What
-comes, and in which order, is a pure function of the arguments.
+Documents come from files of texts (`text_documents`) or from the demo's worked arithmetic (`arithmetic_documents`).
+What comes, and in which order, is a pure function of the arguments.
 """
 
 import json
-import os
+import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from rlzero.data import files
 from rlzero.data.tasks import arithmetic_corpus
 from rlzero.data.tasks.arithmetic_tokenizer import ID, PAD
 
@@ -86,35 +87,53 @@ def arithmetic_documents(
         yield from (row[:n] for row, n in zip(block, lengths, strict=True))
 
 
-def text_documents(
-    paths: Sequence[str | os.PathLike], *, field: str, tokenizer, seed: int | None, epochs: int | None = None
-) -> Iterator[np.ndarray]:
-    """Gives the texts of JSONL files as token ids with an end of sequence.
+class _Line(NamedTuple):
+    """Where a text stands in a JSONL file."""
 
-    Only the places of the lines are kept in memory; texts are read when their turn comes.
+    path: str
+    offset: int
+
+
+def text_documents(
+    paths: Sequence[str], *, field: str, tokenizer, seed: int | None, epochs: int | None = None
+) -> Iterator[np.ndarray]:
+    """Gives the texts of files as token ids with an end of sequence.
+
+    Of JSONL files only the places of the lines are kept in memory and a text is read when its turn comes. Of the other
+    kinds the texts themselves are kept.
 
     Args:
-      paths: files with one JSON object a line.
-      field: name of the text in an object.
+      paths: files or directories, see `files.rows`; JSONL files have one object a line.
+      field: name of the text in a row; several names with commas between them join their texts with line breaks.
       tokenizer: a tokenizer of `transformers` with an end-of-sequence token.
       seed: of the order, which is another one in each epoch; None keeps the order of the files.
       epochs: how often to go through the files; None is without end.
 
     Raises:
-      ValueError: if there is no document, a line has no text under `field`, or there is no end-of-sequence token.
+      ValueError: if there is no document, a row has no text under `field`, or there is no end-of-sequence token.
     """
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-sequence token, so documents could not be told apart; set one.")
-    places = [(path, offset) for path in paths for offset in _line_offsets(path)]
-    if not places:
-        raise ValueError(f"no documents in {', '.join(map(str, paths)) or 'no files'}; name JSONL files.")
+    names = [name.strip() for name in field.split(",")]
+    documents = [document for path in paths for document in _documents(path, names)]
+    if not documents:
+        raise ValueError(f"no documents in {', '.join(map(str, paths)) or 'no files'}; name files that hold some.")
     epoch = 0
     while epochs is None or epoch < epochs:
-        count = len(places)
+        count = len(documents)
         order = range(count) if seed is None else np.random.default_rng((seed, epoch)).permutation(count)
         for index in order:
-            yield _document(*places[index], field, tokenizer)
+            yield _ids(_text_at(documents[index], names), tokenizer)
         epoch += 1
+
+
+def _documents(path, names) -> Iterator[_Line | str]:
+    path = pathlib.Path(path)
+    if path.is_file() and path.suffix == ".jsonl":
+        yield from (_Line(str(path), offset) for offset in _line_offsets(path))
+        return
+    for number, row in enumerate(files.rows(path)):
+        yield _joined(row, names, f"{path}, row {number}")
 
 
 def _line_offsets(path):
@@ -126,14 +145,29 @@ def _line_offsets(path):
             offset += len(line)
 
 
-def _document(path, offset, field, tokenizer):
-    with open(path, "rb") as file:
-        file.seek(offset)
-        record = json.loads(file.readline())
-    if not isinstance(record, dict) or not isinstance(record.get(field), str):
-        names = ", ".join(record) if isinstance(record, dict) else "not an object"
-        raise ValueError(f"{path}: no text under the field {field!r} at byte {offset} (fields there: {names}).")
-    ids = tokenizer.encode(record[field])
+def _text_at(document, names):
+    if isinstance(document, str):
+        return document
+    where = f"{document.path}, byte {document.offset}"
+    with open(document.path, "rb") as file:
+        file.seek(document.offset)
+        try:
+            return _joined(json.loads(file.readline()), names, where)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}: expected JSON ({error})") from None
+
+
+def _joined(row, names, where):
+    """The texts of a row under all of the names."""
+    for name in names:
+        if not isinstance(row, dict) or not isinstance(row.get(name), str):
+            fields = ", ".join(row) if isinstance(row, dict) else "not an object"
+            raise ValueError(f"{where}: no text under the field {name!r} (fields there: {fields}).")
+    return "\n".join(row[name] for name in names)
+
+
+def _ids(text, tokenizer):
+    ids = tokenizer.encode(text)
     if not ids or ids[-1] != tokenizer.eos_token_id:
         ids = [*ids, tokenizer.eos_token_id]
     return np.asarray(ids, np.int32)

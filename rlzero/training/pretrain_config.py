@@ -2,10 +2,11 @@
 
 import dataclasses
 import glob
+import math
 import os
 
 from rlzero.data.tasks.arithmetic_tokenizer import ID
-from rlzero.models import huggingface
+from rlzero.models import attention, huggingface
 from rlzero.training import sections, validation
 from rlzero.training.sections import setting
 
@@ -18,6 +19,10 @@ class PretrainModelSection:
     path: str = ""
     # Of activations and matrix products; weights and optimizer moments are float32.
     dtype: str = setting("float32", choices=("float32", "bfloat16"))
+    # Keep no activations of a layer but recompute them in the backward pass: less memory for a third more compute.
+    remat: bool = False
+    # See `rlzero.models.attention`: xla holds all scores of a row, blockwise never does.
+    attention: str = setting("xla", choices=attention.IMPLEMENTATIONS)
     # For a new model: the directory whose tokenizer it takes; empty for that of the arithmetic task.
     tokenizer: str = ""
     # Shape of a new model. Its vocabulary is that of the tokenizer; input and output embeddings are one matrix.
@@ -33,14 +38,17 @@ class PretrainModelSection:
 class CorpusSection:
     """Where documents come from."""
 
-    # "arithmetic" is generated; "jsonl" reads the files below.
-    corpus: str = setting("arithmetic", choices=("arithmetic", "jsonl"))
-    # Patterns of JSONL files with one document a line, separated by commas.
+    # "arithmetic" is generated; "texts" reads the files below.
+    corpus: str = setting("arithmetic", choices=("arithmetic", "texts"))
+    # Patterns of .jsonl, .json or .parquet files or directories of `datasets`, with commas between them; a document
+    # a row.
     files: str = ""
     # Likewise, for the held-out loss; empty reports none. The generated corpus holds questions out by itself.
     held_out_files: str = ""
-    # Name of the text in a line.
+    # Name of the text in a row; several with commas between them, such as problem,solution, are joined by line breaks.
     field: str = "text"
+    # Times to go through the texts, if that comes before `steps`; 0 goes on until then.
+    epochs: int = setting(0, "[0, inf)")
 
 
 @dataclasses.dataclass
@@ -60,7 +68,7 @@ class PretrainConfig:
 
     # Root of the initial weights and of the order of documents.
     seed: int = setting(0, "[0, 4294967296)")
-    # Optimizer updates.
+    # Optimizer updates, at most: fewer where `data.epochs` ends the texts first.
     steps: int = setting(1000, "[1, inf)")
     # Rows of packed documents in an update.
     batch_size: int = setting(64, "[1, inf)")
@@ -76,6 +84,7 @@ class PretrainConfig:
     evaluation_batches: int = setting(8, "[1, inf)")
     model: PretrainModelSection = dataclasses.field(default_factory=PretrainModelSection)
     data: CorpusSection = dataclasses.field(default_factory=CorpusSection)
+    mesh: sections.MeshSection = dataclasses.field(default_factory=lambda: sections.MeshSection(data=1))
     optimizer: PretrainOptimizerSection = dataclasses.field(default_factory=PretrainOptimizerSection)
 
 
@@ -90,16 +99,11 @@ def validate(config: PretrainConfig) -> None:
         problems = _model_problems(config) | _data_problems(config.data)
     if not problems and config.data.corpus == "arithmetic":
         problems = _tokenizer_problems(config.model)
-    if config.micro_batch_size and config.batch_size % config.micro_batch_size:
-        problems["micro_batch_size"] = (
-            f"--config.micro_batch_size={config.micro_batch_size}: expected a divisor of the batch_size "
-            f"{config.batch_size}, for example --config.micro_batch_size={config.batch_size}."
-        )
-    validation.raise_problems(problems)
+    validation.raise_problems(problems or _row_problems(config))
 
 
 def files_of(patterns: str) -> list[str]:
-    """The files that comma-separated patterns stand for, each once, in order of their names."""
+    """The files and directories that comma-separated patterns stand for, each once, in order of their names."""
     return sorted({path for pattern in _patterns(patterns) for path in glob.glob(pattern)})
 
 
@@ -117,6 +121,23 @@ def _missing_directories(model: PretrainModelSection) -> dict[str, str]:
                 f"--config.model.{name}=demo for the model inside the package."
             )
     return problems
+
+
+def _row_problems(config: PretrainConfig) -> dict[str, str]:
+    rows = config.micro_batch_size or config.batch_size
+    if config.batch_size % rows:
+        return {"micro_batch_size": (
+            f"--config.micro_batch_size={rows}: expected a divisor of the batch_size {config.batch_size}, for example "
+            f"--config.micro_batch_size={config.batch_size}."
+        )}
+    devices = max(1, config.mesh.data) * config.mesh.fsdp
+    if rows % devices:
+        name = "micro_batch_size" if config.micro_batch_size else "batch_size"
+        return {name: (
+            f"--config.{name}={rows}: expected a multiple of the {devices} devices of the mesh that share these rows, "
+            f"for example --config.{name}={math.ceil(rows / devices) * devices}."
+        )}
+    return {}
 
 
 def _model_problems(config: PretrainConfig) -> dict[str, str]:
@@ -144,10 +165,15 @@ def _model_problems(config: PretrainConfig) -> dict[str, str]:
 
 def _data_problems(data: CorpusSection) -> dict[str, str]:
     problems = {}
-    if (data.corpus == "jsonl") != bool(data.files):
+    if (data.corpus == "texts") != bool(data.files):
         problems["data.files"] = (
-            f"--config.data.files={data.files}: files and the corpus jsonl go together, got the corpus {data.corpus}; "
-            "for example --config.data.corpus=jsonl --config.data.files=texts/*.jsonl."
+            f"--config.data.files={data.files}: files and the corpus texts go together, got the corpus {data.corpus}; "
+            "for example --config.data.corpus=texts --config.data.files=texts/*.jsonl."
+        )
+    if data.epochs and data.corpus == "arithmetic":
+        problems["data.epochs"] = (
+            f"--config.data.epochs={data.epochs}: generated arithmetic has no end; use --config.data.epochs=0 and "
+            "--config.steps."
         )
     for name in ("files", "held_out_files"):
         for pattern in _patterns(getattr(data, name)):
@@ -163,6 +189,6 @@ def _tokenizer_problems(model: PretrainModelSection) -> dict[str, str]:
         return {}
     return {
         "data.corpus": f"--config.data.corpus=arithmetic: generated arithmetic is written in the tokens of the demo "
-        f"model, which are not those of {path}; give texts, for example --config.data.corpus=jsonl "
+        f"model, which are not those of {path}; give texts, for example --config.data.corpus=texts "
         "--config.data.files=texts/*.jsonl."
     }

@@ -72,6 +72,32 @@ def test_texts_come_once_an_epoch_with_end_of_sequence(tmp_path):
     assert len({tuple(read(0, 6)[i : i + 3]) for i in range(0, 18, 3)}) > 1
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet", "directory"])
+def test_texts_of_several_fields_are_joined_whatever_the_file(kind, tmp_path):
+    rows = [{"problem": f"{n}+1=", "solution": str(n + 1), "source": "x"} for n in range(5)]
+    path = tmp_path / f"texts.{kind}"
+    if kind in ("jsonl", "json"):
+        path.write_text(json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        path.mkdir() if kind == "directory" else None
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pyarrow.Table.from_pylist(rows), path / "part.parquet" if kind == "directory" else path)
+    tokenizer = make_tokenizer()
+    documents = text_documents([str(path)], field="problem,solution", tokenizer=tokenizer, seed=None, epochs=1)
+    expected = tokenizer.encode("2+1=\n3") + [ID[EOS]]
+    assert list(documents)[2].tolist() == expected
+    with pytest.raises(ValueError, match="(row|byte) 0: no text under the field 'answer' .*problem, solution, source"):
+        next(text_documents([str(path)], field="problem,answer", tokenizer=tokenizer, seed=None))
+
+
+def test_lines_that_are_no_json_are_told_with_their_place(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "1"}\n{"text": \n')
+    with pytest.raises(ValueError, match="byte 14: expected JSON"):
+        list(text_documents([str(path)], field="text", tokenizer=make_tokenizer(), seed=None, epochs=1))
+
+
 def test_texts_that_are_not_there_are_errors(tmp_path):
     tokenizer = make_tokenizer()
     paths = _files(tmp_path, ["1"])
