@@ -11,6 +11,7 @@ import setuptools
 _HERE = pathlib.Path(__file__).parent
 _GGUF = ["gguf>=0.17,<0.20"]  # launch/smollm2.py
 _MATH = ["math-verify>=0.8,<0.10"]  # reward.mode=math, where exact arithmetic of our own does not decide
+_PLOT = ["matplotlib>=3.8,<4"]  # the picture of evaluate --study
 _DATA = ["pyarrow>=17,<27"]  # problem sets in Parquet and Arrow files
 
 
@@ -41,6 +42,7 @@ setuptools.setup(
         "flax>=0.12.4,<0.13",
         "grain>=0.2.15,<0.3",
         "jax>=0.10,<0.13",
+        "jinja2>=3.1,<4",  # chat templates
         "ml_collections>=1.0,<2",
         "ml_dtypes>=0.5,<1",
         "numpy>=2.0,<3",
@@ -53,14 +55,15 @@ setuptools.setup(
         "transformers>=5,<6",
     ],
     extras_require={
-        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF, *_DATA, *_MATH],
+        "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF, *_DATA, *_MATH, *_PLOT],
         "data": _DATA,
         "gguf": _GGUF,
         "math": _MATH,
+        "plot": _PLOT,
         "cuda": ["jax[cuda12]>=0.10,<0.13"],
         "tpu": ["jax[tpu]>=0.10,<0.13"],
         "sync": ["torch>=2.6,<3"],  # the child process of --config.sync.method=distributed alone
-        "notebooks": ["jupyterlab>=4,<5", "matplotlib>=3.8,<4", "tensorboard>=2.17,<3"],
+        "notebooks": ["jupyterlab>=4,<5", *_PLOT, "tensorboard>=2.17,<3"],
     },
     classifiers=[
         "Programming Language :: Python :: 3.11",
