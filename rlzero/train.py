@@ -179,7 +179,8 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     prompts = PromptIterator(training, seed=config.seed, host=jax.process_index(), hosts=jax.process_count())
     engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
     grader = make_grader(config.reward)
-    score = training_score(config.reward, algorithm, grader, tokenizer, config.rollout.max_completion_length)
+    score = training_score(config.reward, config.data.template, algorithm, grader, tokenizer,
+                           config.rollout.max_completion_length)
     sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
     sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
     pipeline = Pipeline(sampler, engine, prompts, steps=config.steps, max_staleness=config.rollout.max_staleness,
@@ -234,7 +235,7 @@ def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) ->
 def assess(run: Run) -> dict[str, float]:
     """Accuracy on the held-out problems, sampled and greedy, as evaluation metrics."""
     section, budget = run.config.evaluation, run.config.rollout.max_completion_length
-    score = evaluation_score(run.config.reward, run.grader, run.tokenizer, budget)
+    score = evaluation_score(run.config.reward, run.config.data.template, run.grader, run.tokenizer, budget)
     sampled = evaluate(run.engine, run.held_out, score,
                        Sampling(budget, run.stop_ids, section.temperature, section.top_p),
                        samples_per_problem=section.samples_per_problem, seed=run.config.seed)

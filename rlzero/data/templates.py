@@ -24,6 +24,13 @@ def known_template(name: str) -> bool:
     return name in TEMPLATES or name == CHAT or pathlib.Path(name).is_file()
 
 
+def asks_for_tags(name: str) -> bool:
+    """Whether a template asks for the answer in `<answer>` tags, as "r1" does; then it is read there, too."""
+    if name in TEMPLATES or name == CHAT:
+        return "<answer>" in TEMPLATES.get(name, "")
+    return "<answer>" in pathlib.Path(name).read_text(encoding="utf-8")
+
+
 def apply_template(name: str, question: str, tokenizer: Any = None) -> str:
     """Returns the prompt text of a question.
 

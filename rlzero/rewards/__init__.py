@@ -8,6 +8,7 @@ Read next: `verifier.py`, which holds the contract in one function, and `mathema
 """
 
 from rlzero.rewards.custom import RewardSample, own_reward
+from rlzero.rewards.extraction import with_tags_as_box
 from rlzero.rewards.grader import ErrorRate, Grader, GraderError
 from rlzero.rewards.imports import load_function
 from rlzero.rewards.layout import is_well_formed
@@ -18,4 +19,4 @@ from rlzero.rewards.verifier import MODES, Grade, grade, parses, require_mode, w
 __all__ = [
     "MODES", "ErrorRate", "Grade", "Grader", "GraderError", "GradingPool", "Reward", "RewardSample", "grade",
     "is_well_formed", "load_function", "overlong_cache", "overlong_penalty", "own_reward", "parses", "require_mode",
-    "reward", "why_unreadable"]
+    "reward", "why_unreadable", "with_tags_as_box"]

@@ -26,6 +26,7 @@ _ANSWER_LINE = re.compile(
     r"[ \t>#*_`~]*(?:(?:so|thus|hence|therefore|the|my|final|correct)[,:]?[ \t]+)*answer[*_`]*[ \t]*[:：](.*)",
     re.IGNORECASE,
 )
+_TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _DECORATION = " \t*_`~\"'.,;:$"
 
 
@@ -41,6 +42,19 @@ def answer_text(response: str) -> str | None:
     text = _after_thinking(response)
     boxes = list(_BOX.finditer(text))
     return _last_box(text, boxes) if boxes else _last_answer_line(text)
+
+
+def with_tags_as_box(response: str) -> str:
+    """The response for `answer_text`, where the prompt asked for the answer in `<answer>` tags.
+
+    One pair of tags after the think block counts as a box if there is no box and no answer line, which come first; any
+    other response is returned as it is.
+    """
+    text = _after_thinking(response)
+    tagged = _TAGGED.findall(text)
+    if len(tagged) != 1 or text.count("<answer>") != 1 or _BOX.search(text) or answer_text(text) is not None:
+        return response
+    return f"\\boxed{{{tagged[0].strip()}}}"
 
 
 def _after_thinking(response: str) -> str:

@@ -13,7 +13,7 @@ from rlzero.rollout.sampler import Sample
 def make_scorer(tokenizer: Any, *, max_completion_length: int, truncated: str = "wrong", correct: float = 1.0,
                 wrong: float = 0.0, overlong_fraction: float = 0.0, mode: str = "integer",
                 grader: rewards.Grader | None = None, function: Callable | None = None,
-                format_bonus: float = 0.0) -> Callable[[Problem, Completion], Sample]:
+                format_bonus: float = 0.0, answer_tags: bool = False) -> Callable[[Problem, Completion], Sample]:
     """Makes the function that scores one completion.
 
     The verifier sees the text of the response: never the prompt, never special tokens.
@@ -30,12 +30,14 @@ def make_scorer(tokenizer: Any, *, max_completion_length: int, truncated: str = 
       function: a reward function of one's own in the place of the verifier, see `rewards.RewardSample`. What it says
         counts as a right answer from `correct` on.
       format_bonus: added for a response that thinks once and answers once.
+      answer_tags: the prompt asks for the answer in `<answer>` tags, so it is also read there.
     """
     grader = grader or rewards.Grader(mode)
 
     def graded(problem: Problem, completion: Completion, text: str) -> tuple[rewards.Grade, float | None]:
         request = completion.request
         if function is None:
+            text = rewards.with_tags_as_box(text) if answer_tags else text
             return grader.grade(f"{request.prompt_id}/{request.sample_index}", text, problem.answer), None
         value = rewards.own_reward(function, rewards.RewardSample(
             request.prompt_id, request.sample_index, problem.question, problem.answer, text,

@@ -49,3 +49,10 @@ def test_templates():
     assert templates.apply_template("none", "7+8=") == "7+8="
     with pytest.raises(ValueError, match="available: 'none'"):
         templates.apply_template("r2", "7+8=")
+
+
+def test_which_templates_ask_for_answers_in_tags(tmp_path):
+    own = tmp_path / "own.txt"
+    own.write_text("{question} Answer in <answer> </answer> tags.")
+    assert templates.asks_for_tags("r1") and templates.asks_for_tags(str(own))
+    assert not any(map(templates.asks_for_tags, ("none", "qwen_math", "chat")))

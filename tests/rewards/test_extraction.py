@@ -1,7 +1,10 @@
 """What a response is taken to answer, before anybody asks whether that is right."""
 
+import time
+
 import pytest
 
+from rlzero.rewards import extraction
 from rlzero.rewards.extraction import answer_text
 
 
@@ -82,3 +85,30 @@ def test_many_different_answers_are_a_bet_and_the_same_one_again_is_not():
     assert answer_text(r"\boxed{34} " * 9) == "34"
     assert answer_text("\n".join(f"Answer: {n}" for n in range(4))) is None
     assert answer_text("Answer: 34\n" * 9) == "34"
+
+
+@pytest.mark.parametrize(("response", "expected"), [
+    (" work</think> <answer> 42 </answer>", "42"),
+    ("<answer>\n1 2\n3 4\n</answer>", "1 2\n3 4"),
+    ("<answer>7</answer></think> <answer>8</answer>", "8"),
+    (r"</think><answer> so \boxed{3} </answer>", "3"),
+    (r"\boxed{3} <answer>4</answer>", "3"),
+    ("Answer: 3\n<answer>4</answer>", "3"),
+    (r"<answer> \boxed{3 </answer>", None),
+    (r"<answer> {3 </answer>", None),
+    ("<answer>3</answer><answer>4</answer>", None),
+    ("<answer>3", None), ("3</answer>", None), ("<answer>3<answer>4</answer>", None),
+    ("<think><answer>3</answer>", None), ("", None), ("42", None)])
+def test_tags_count_as_a_box_where_they_were_asked_for(response, expected):
+    assert extraction.answer_text(extraction.with_tags_as_box(response)) == expected
+
+
+def test_without_being_asked_for_tags_are_no_answer():
+    assert extraction.answer_text("<answer>42</answer>") is None
+
+
+def test_many_tags_are_read_in_linear_time():
+    started = time.process_time()
+    for text in ("<answer>" * 50_000, "<answer>x</answer>" * 20_000, "</answer>" * 50_000, "<answer>" + "x" * 500_000):
+        assert extraction.answer_text(extraction.with_tags_as_box(text)) is None
+    assert time.process_time() - started < 2

@@ -7,6 +7,7 @@ from toys import RIGHT, UNSCORED, WRONG, ScriptedEngine, score
 
 from rlzero.data import Problem
 from rlzero.evaluation import evaluate
+from rlzero.rewards import GraderError
 from rlzero.rollout.engine import RolloutError, Sampling
 from rlzero.statistics import majority_share
 
@@ -60,7 +61,7 @@ def test_the_same_seed_asks_for_the_same_random_numbers():
 
 @pytest.mark.parametrize("trouble, error, words", [
     ("lost", RolloutError, "did not come back"), ("abort", RolloutError, "did not come back"),
-    (UNSCORED, RuntimeError, "could not be graded")])
+    (UNSCORED, GraderError, "could not be graded")])
 def test_a_sample_that_is_missing_or_cannot_be_graded_is_an_error(trouble, error, words):
     def outcome(request):
         return trouble if (request.prompt_id, request.sample_index) == ("p1", 1) else RIGHT

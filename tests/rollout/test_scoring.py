@@ -64,3 +64,20 @@ def test_ids_that_the_tokenizer_lacks_are_counted_and_the_rest_is_graded():
 
 def test_the_bonus_for_the_layout():
     assert score(TEXT, format_bonus=0.1).reward.parts == {"correctness": 1.0, "format": 0.0}
+
+
+def test_answers_in_tags_count_where_the_prompt_asks_for_them():
+    tags = make_scorer(_Plain(), max_completion_length=50, answer_tags=True)(_PROBLEM, completion(TEXT))
+    without = make_scorer(_Plain(), max_completion_length=50)(_PROBLEM, completion(TEXT))
+    assert (tags.reward.correct, tags.answer, tags.text) == (True, "13", "so</think> <answer> 13 </answer>")
+    assert (without.reward.correct, without.answer) == (False, None)
+
+
+class _Plain:
+    """A tokenizer whose every text is the same."""
+
+    def __len__(self):
+        return len(_TOKENIZER)
+
+    def decode(self, ids, **_):
+        return "so</think> <answer> 13 </answer>"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rlzero.data.problems import Problem
+from rlzero.rewards import GraderError
 from rlzero.rollout.engine import Completion, Engine, Request, RolloutError, Sampling, request_seed
 from rlzero.rollout.sampler import Group, Sample, group_completions
 from rlzero.statistics import majority_share, pass_at_k
@@ -81,7 +82,7 @@ def evaluate(engine: Engine, problems: Sequence[Problem], score: Callable[[Probl
 
     Raises:
       RolloutError: a completion did not come back; a partial score is never reported.
-      RuntimeError: one could not be graded.
+      GraderError: one could not be graded.
     """
     by_id = {problem.id: problem for problem in problems}
     if len(by_id) != len(problems):
@@ -97,6 +98,6 @@ def evaluate(engine: Engine, problems: Sequence[Problem], score: Callable[[Probl
                            "warnings above say why")
     usable = sum(group.usable for group in groups)
     if usable != len(requests):
-        raise RuntimeError(f"{len(requests) - usable} of {len(requests)} evaluation samples could not be graded; check "
-                           "that every gold answer can be read")
+        raise GraderError(f"{len(requests) - usable} of {len(requests)} evaluation samples could not be graded; check "
+                          "that every gold answer can be read, and that a reward function of your own scores them all")
     return Evaluation(groups)
