@@ -34,6 +34,7 @@ from rlzero.training import flags as flags_lib
 from rlzero.training.grading import make_grader
 
 _USAGE = "give a run with --workdir=RUN or a model with --model=demo, one of the two"
+_OF_THE_RUN = ("task", "template", "mode", "workers", "max_completion_length", "stop_text")
 
 
 def define_flags() -> None:
@@ -42,8 +43,8 @@ def define_flags() -> None:
     flags.DEFINE_string("task", "arithmetic", "Generated task; with --workdir that of the run.")
     flags.DEFINE_string("sets", "", "Problem sets instead of a task: paths with commas between them.")
     flags.DEFINE_enum("layout", "benchmark", list(layouts.LAYOUTS), "Of the sets, see rlzero.data.layouts.")
-    flags.DEFINE_string("template", None, "Around each question: none, r1, qwen_math, chat, or a file; none unless "
-                        "given, with --workdir the run's. A study takes several, and these four unless given.")
+    flags.DEFINE_string("template", None, "Around each question: none (unless given), r1, qwen_math, chat, or a file; "
+                        "with --workdir the run's. A study takes several, and these four unless given.")
     flags.DEFINE_enum("mode", "integer", list(rewards.MODES), "How answers are compared; with --workdir the run's.")
     flags.DEFINE_integer("workers", 0, "Processes that grade and can be killed; with --workdir the run's.",
                          lower_bound=0)
@@ -100,8 +101,9 @@ def _complaint(values: flags.FlagValues, argv: list[str]) -> str | None:
         return _USAGE
     if values.servers and values.model is None:
         return "--servers needs --model, where the tokenizer of what they serve is"
-    if values.workdir is not None and values.template is not None and not values.study:
-        return "--template is that of the run with --workdir; leave it away, or add --study"
+    for name in _OF_THE_RUN if values.workdir is not None else ():
+        if values[name].present and not (name == "template" and values.study):
+            return f"--{name} is the run's own with --workdir; leave it away"
     if (values.judge or values.judge_model) and not values.study:
         return "--judge and --judge_model are for a --study"
     if bool(values.judge) != bool(values.judge_model):
