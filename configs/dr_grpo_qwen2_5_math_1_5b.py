@@ -4,9 +4,10 @@
     python -m rlzero.plan --config=configs/dr_grpo_qwen2_5_math_1_5b.py --topology=v5e:2x4
     python -m rlzero.train --config=configs/dr_grpo_qwen2_5_math_1_5b.py --workdir=runs/dr_grpo_qwen2_5_math_1_5b
 
-Source: arXiv 2503.20783 and its scripts, as in `dr_grpo_qwen2_5_math_7b.py`; all numbers are the same. The published
-script of the small model, `examples/qwen2.5-math-1.5b.sh`, draws from MATH's 12,000 problems. Here it is levels 3 to 5,
-as for the large one: table 4, where the scores stand, says that its models follow the recipe of section 1.
+Source: arXiv 2503.20783 and its scripts, as in `dr_grpo_qwen2_5_math_7b.py`; all numbers are the same, also those that
+are ours. The published script of the small model, `examples/qwen2.5-math-1.5b.sh`, draws from MATH's 12,000 problems.
+Here it is levels 3 to 5, as for the large one: table 4, where the scores stand, says that its models follow the recipe
+of section 1.
 """
 
 from rlzero.training.config import Config, algorithm_config
