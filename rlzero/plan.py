@@ -231,7 +231,8 @@ def advice(plan: Plan) -> list[str]:
 
 
 def validate(config: Config) -> None:
-    """Checks the config of a training run, except that a model known by its shape, and problems, need not be there.
+    """Checks the config of a training run, except that a model known by its shape, problems, and what grades answers
+    need not be there.
 
     Raises:
       ValueError: one line for each thing that is wrong.
@@ -240,7 +241,7 @@ def validate(config: Config) -> None:
         shapes.shape(config.model.shape)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, path="demo"))
     validation.validate(dataclasses.replace(
-        config, data=dataclasses.replace(config.data, files=""),
+        config, data=dataclasses.replace(config.data, files=""), reward=dataclasses.replace(config.reward, mode="integer"),
         evaluation=dataclasses.replace(config.evaluation, files="")))
 
 

@@ -11,6 +11,7 @@ import sys
 import jax
 import pytest
 
+from rlzero import plan
 from rlzero.models import shapes, transformer
 from rlzero.planning import estimate, hlo, program
 from rlzero.training import flags, validation
@@ -104,6 +105,13 @@ def test_recipes_hold_the_numbers_of_the_papers():
         assert (config.algorithm.name, config.algorithm.normalization) == ("dr_grpo", "constant")
         optimizer = config.optimizer
         assert (optimizer.learning_rate, optimizer.beta2, optimizer.weight_decay) == (1e-6, 0.95, 0.0)
+
+
+def test_a_recipe_is_planned_without_what_grades_its_answers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "math_verify", None)
+    config = flags.load_config(os.path.join(ROOT, CONFIGS[1]))
+    plan.validate(config)
+    assert config.reward.mode == "math"
 
 
 def run_plan(*arguments, **environment):
