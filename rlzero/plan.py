@@ -231,8 +231,7 @@ def advice(plan: Plan) -> list[str]:
 
 
 def validate(config: Config) -> None:
-    """Checks the config of a training run, except that a model known by its shape, problems, and what grades answers
-    need not be there.
+    """Checks the config of a training run, except that problems, a verifier, and a model with a shape need not be there.
 
     Raises:
       ValueError: one line for each thing that is wrong.
@@ -241,7 +240,8 @@ def validate(config: Config) -> None:
         shapes.shape(config.model.shape)
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, path="demo"))
     validation.validate(dataclasses.replace(
-        config, data=dataclasses.replace(config.data, files=""), reward=dataclasses.replace(config.reward, mode="integer"),
+        config, data=dataclasses.replace(config.data, files=""),
+        reward=dataclasses.replace(config.reward, mode="integer"),
         evaluation=dataclasses.replace(config.evaluation, files="")))
 
 
