@@ -231,7 +231,7 @@ def advice(plan: Plan) -> list[str]:
 
 
 def validate(config: Config) -> None:
-    """Checks the config of a training run, except that problems, a verifier, and a model with a shape need not be there.
+    """Checks the config of a training run, except that problems, verifier, and a model with a shape need not be there.
 
     Raises:
       ValueError: one line for each thing that is wrong.

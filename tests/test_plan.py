@@ -22,8 +22,9 @@ CONFIGS = ("configs/dapo_qwen2_5_32b.py", "configs/dr_grpo_qwen2_5_math_7b.py", 
 
 # Parameters as the files count them, a tied matrix once (the chat models of Qwen3 store it twice).
 PUBLISHED = {"Qwen2.5-32B": 32_763_876_352, "Qwen2.5-7B": 7_615_616_512, "Qwen2.5-Math-7B": 7_615_616_512,
-             "Qwen2.5-Math-1.5B": 1_543_714_304, "Qwen3-0.6B": 596_049_920, "Qwen3-1.7B": 1_720_574_976, "Llama-3.1-8B": 8_030_261_248,
-             "Llama-3.2-3B": 3_212_749_824, "DeepSeek-Math-7B": 6_910_365_696, "SmolLM2-135M": 134_515_008}
+             "Qwen2.5-Math-1.5B": 1_543_714_304, "Qwen3-0.6B": 596_049_920, "Qwen3-1.7B": 1_720_574_976,
+             "Llama-3.1-8B": 8_030_261_248, "Llama-3.2-3B": 3_212_749_824, "DeepSeek-Math-7B": 6_910_365_696,
+             "SmolLM2-135M": 134_515_008}
 
 
 @pytest.mark.parametrize("name", shapes.SHAPES)
