@@ -1,6 +1,7 @@
 """DeepSeek-R1-Zero's GRPO on Qwen2.5-32B: 47.0 % on AIME 2024 (pass@1) after more than 10,000 optimizer steps.
 
     hf download Qwen/Qwen2.5-32B --local-dir models/Qwen2.5-32B
+    python -m rlzero.plan --config=configs/deepseek_r1_zero_qwen2_5_32b.py --topology=v5p:4x4x4
     python -m rlzero.train --config=configs/deepseek_r1_zero_qwen2_5_32b.py --workdir=runs/deepseek_r1_zero_qwen2_5_32b
 
 Source: arXiv 2501.12948. The result is that of the authors' DeepSeek-R1-Zero-Qwen-32B (MATH-500: 91.6), for which only
@@ -44,10 +45,11 @@ def get_config() -> Config:
     config.optimizer.learning_rate = 3e-6
     config.learner.mini_batches = 16
     config.learner.reference_refresh_steps = 400 // 16
-    config.learner.micro_batch_size = 64
+    config.learner.micro_batch_size = 16
     config.learner.pack_tokens = 2048 + 32_768
     config.mesh.data = 1
-    config.mesh.fsdp = 64
+    config.mesh.fsdp = 16
+    config.mesh.tensor = 4  # a row of this length is too much for one chip
     config.checkpoint.every_steps = 10
     config.evaluation.problems = 2000  # rows of the file, all there are: 30 problems
     config.evaluation.every_steps = 25

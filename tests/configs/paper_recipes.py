@@ -184,10 +184,11 @@ _R1_OURS = {
     "reward.format_bonus": 0.5,
     "algorithm.clip_low": 0.2,
     "algorithm.clip_high": 0.2,
-    "learner.micro_batch_size": 64,
+    "learner.micro_batch_size": 16,
     "learner.pack_tokens": 34_816,
     "mesh.data": 1,
-    "mesh.fsdp": 64,
+    "mesh.fsdp": 16,
+    "mesh.tensor": 4,
     "checkpoint.every_steps": 10,
 }
 

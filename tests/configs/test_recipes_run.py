@@ -95,7 +95,7 @@ def small(name):
     config.rollout.max_prompt_length, config.rollout.max_completion_length = 32, 48
     config.learner.pack_tokens, config.learner.micro_batch_size = 80, 16
     config.learner.reference_refresh_steps = min(config.learner.reference_refresh_steps, 1)
-    config.mesh.data, config.mesh.fsdp = 1, 1
+    config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 1, 1, 1
     config.evaluation.samples_per_problem = min(config.evaluation.samples_per_problem, 2)
     return config
 
