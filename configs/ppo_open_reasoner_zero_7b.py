@@ -16,7 +16,7 @@ their first set, of 57,000 questions.
 What differs: their responses also end with the text `</answer>`, and only a box within the tags counts. 50 updates are
 50 steps of the policy but 4.2 of the critic; it gets 4. The loss is a mean over tokens, where the paper writes a sum.
 The 32B is trained alike, and then 100 steps more on 13,000 hard problems: 48.1 % and 92.2 %. Ours: the number of steps
-(the paper's curves of the 7B show some 600), and the mesh.
+(the paper does not say after how many the 7B was taken), and the mesh.
 """
 
 import pathlib
