@@ -1,6 +1,6 @@
 """How published problem sets lay out their rows, and how a row becomes a problem.
 
-    fields           question and answer in fields that the config names
+    fields           question and answer in fields that the config names, and an id where there is one
     dapo             DAPO-Math-17k and its AIME 2024: chat messages, reward_model.ground_truth, extra_info.index
     math             MATH: problem, answer (or the last box of the solution), level 1 to 5
     gsm8k            GSM8K: question, answer after ####
@@ -95,7 +95,10 @@ def _text(value: Any) -> str:
 
 
 def _fields(question_field, answer_field):
-    return lambda row: Row(_text(row[question_field]), _text(row[answer_field]))
+    def reader(row):
+        name = row.get("id")
+        return Row(_text(row[question_field]), _text(row[answer_field]), None if name is None else str(name))
+    return reader
 
 
 def _dapo(row):
