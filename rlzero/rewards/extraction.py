@@ -47,14 +47,18 @@ def answer_text(response: str) -> str | None:
 def with_tags_as_box(response: str) -> str:
     """The response for `answer_text`, where the prompt asked for the answer in `<answer>` tags.
 
-    One pair of tags after the think block counts as a box if there is no box and no answer line, which come first; any
-    other response is returned as it is.
+    It ends with the first pair of tags after the think block, as if nothing had been written behind: base models that
+    were never taught to stop go on with questions of their own. What is between the tags counts as a box if there is
+    no box and no answer line, which come first. A response without a pair is returned as it is.
     """
-    text = _after_thinking(response)
-    tagged = _TAGGED.findall(text)
-    if len(tagged) != 1 or text.count("<answer>") != 1 or _BOX.search(text) or answer_text(text) is not None:
+    tagged = _TAGGED.search(response, max(response.find("</think>"), 0))
+    if tagged is None or response.rfind("<think>", 0, tagged.start()) > response.rfind("</think>", 0, tagged.start()):
         return response
-    return f"\\boxed{{{tagged[0].strip()}}}"
+    response = response[:tagged.end()]
+    text = _after_thinking(response)
+    if _BOX.search(text) or answer_text(text) is not None:
+        return response
+    return f"\\boxed{{{tagged[1].strip()}}}"
 
 
 def _after_thinking(response: str) -> str:

@@ -96,8 +96,9 @@ def test_many_different_answers_are_a_bet_and_the_same_one_again_is_not():
     ("Answer: 3\n<answer>4</answer>", "3"),
     (r"<answer> \boxed{3 </answer>", None),
     (r"<answer> {3 </answer>", None),
-    ("<answer>3</answer><answer>4</answer>", None),
-    ("<answer>3", None), ("3</answer>", None), ("<answer>3<answer>4</answer>", None),
+    ("work</think> <answer>3</answer> User: 2+2? Assistant: <think>4</think> <answer>4</answer>", "3"),
+    (r"<answer>3</answer><answer>4</answer> \boxed{5}", "3"),
+    ("<answer>3", None), ("3</answer>", None), ("<answer>3<answer>4</answer>", "4"),
     ("<think><answer>3</answer>", None), ("", None), ("42", None)])
 def test_tags_count_as_a_box_where_they_were_asked_for(response, expected):
     assert extraction.answer_text(extraction.with_tags_as_box(response)) == expected
@@ -109,6 +110,7 @@ def test_without_being_asked_for_tags_are_no_answer():
 
 def test_many_tags_are_read_in_linear_time():
     started = time.process_time()
-    for text in ("<answer>" * 50_000, "<answer>x</answer>" * 20_000, "</answer>" * 50_000, "<answer>" + "x" * 500_000):
+    for text in ("<answer>" * 50_000, "</answer>" * 50_000, "<answer>" + "x" * 500_000, "</think><think>" * 20_000):
         assert extraction.answer_text(extraction.with_tags_as_box(text)) is None
+    assert extraction.answer_text(extraction.with_tags_as_box("<answer>x</answer>" * 20_000)) == "x"
     assert time.process_time() - started < 2
