@@ -11,6 +11,7 @@ import setuptools
 _HERE = pathlib.Path(__file__).parent
 _GGUF = ["gguf>=0.17,<0.20"]  # launch/smollm2.py
 _MATH = ["math-verify>=0.8,<0.10"]  # reward.mode=math, where exact arithmetic of our own does not decide
+_GYM = ["reasoning-gym>=0.1.25,<0.2"]  # generated tasks; a dependency of it is compiled when it is installed
 _PLOT = ["matplotlib>=3.8,<4"]  # the picture of evaluate --study
 _DATA = ["pyarrow>=17,<27"]  # problem sets in Parquet and Arrow files
 
@@ -58,6 +59,7 @@ setuptools.setup(
         "test": ["pytest>=8,<10", "pytest-xdist>=3.5,<4", *_GGUF, *_DATA, *_MATH, *_PLOT],
         "data": _DATA,
         "gguf": _GGUF,
+        "gym": _GYM,
         "math": _MATH,
         "plot": _PLOT,
         "cuda": ["jax[cuda12]>=0.10,<0.13"],

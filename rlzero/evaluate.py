@@ -27,6 +27,7 @@ from rlzero.evaluation import evaluate, studying
 from rlzero.evaluation import policy as policy_lib
 from rlzero.evaluation.endpoint import JudgeError
 from rlzero.evaluation.tables import results_table, sample_lines
+from rlzero.rewards import gym_scorers
 from rlzero.rollout.engine import RolloutError
 from rlzero.rollout.handshake import HandshakeError
 from rlzero.training import files
@@ -104,6 +105,8 @@ def _complaint(values: flags.FlagValues, argv: list[str]) -> str | None:
     for name in _OF_THE_RUN if values.workdir is not None else ():
         if values[name].present and not (name == "template" and values.study):
             return f"--{name} is the run's own with --workdir; leave it away"
+    if values.mode == gym_scorers.MODE and not values.workers:
+        return f"the scorers of --mode={values.mode} have no clock and must run where they can be killed: --workers=1"
     if (values.judge or values.judge_model) and not values.study:
         return "--judge and --judge_model are for a --study"
     if bool(values.judge) != bool(values.judge_model):

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import importlib.util
 
-from rlzero.rewards import equivalence, extraction
+from rlzero.rewards import equivalence, extraction, gym_scorers
 
 try:
     from rlzero.rewards import mathematics
@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:
         raise
     mathematics = None  # of the extra "math", which only that mode needs
 
-MODES = ("integer", "math")
+MODES = ("integer", "math", gym_scorers.MODE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,8 @@ def grade(response: str, gold: str, *, mode: str = "integer") -> Grade:
       response: the text of the response only: no prompt, no special tokens.
       gold: the gold answer.
       mode: how answers are compared. "integer" compares exact integers; "math" compares all kinds of answers, see
-        `rlzero.rewards.mathematics`.
+        `rlzero.rewards.mathematics`; "reasoning_gym" asks the scorer of a generated task, see
+        `rlzero.rewards.gym_scorers`, and is the only one whose work has no bound.
 
     Returns:
       The grade. A gold answer that cannot be read gives a grade with an `error`.
@@ -69,6 +70,8 @@ def parses(gold: str, mode: str) -> bool:
 
 def why_unreadable(gold: str, mode: str) -> str | None:
     """What is wrong with a gold answer, as the end of a sentence, or None."""
+    if mode == gym_scorers.MODE:
+        return gym_scorers.why_unreadable(gold)
     if equivalence.canonical_integer(gold) is not None:
         return None
     return "is not an integer" if mode == "integer" else mathematics.why_unreadable(gold)
@@ -83,6 +86,8 @@ def require_mode(mode: str) -> None:
     """
     if mode not in MODES:
         raise ValueError(f"grade has no mode {mode!r}; available: {', '.join(map(repr, MODES))}.")
+    if mode == gym_scorers.MODE:
+        gym_scorers.require()
     if mode == "math" and not _has_math():
         raise ImportError("the mode 'math' needs math-verify, which is not installed; pip install 'rlzero[math]', or "
                           "use the mode 'integer'.")
@@ -94,6 +99,8 @@ def _has_math() -> bool:
 
 
 def _same(gold: str, given: str, mode: str) -> bool:
+    if mode == gym_scorers.MODE:
+        return gym_scorers.same(gold, given)
     expected, found = equivalence.canonical_integer(gold), equivalence.canonical_integer(given)
     plain = expected is not None and found is not None and "(" not in gold + given and "=" not in gold
     if mode == "integer" or plain:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
+from rlzero.rewards import gym_scorers
 from rlzero.rewards.imports import load_function
 from rlzero.rewards.progress import IDLE, PROGRESS
 from rlzero.rewards.verifier import Grade, grade, mathematics, require_mode
@@ -29,6 +30,8 @@ def main() -> None:
         require_mode(mode)
         if mode == "math":
             mathematics.library.load()
+        if mode == gym_scorers.MODE:
+            gym_scorers.load()
     with Connection(int(socket_fd)) as connection:
         connection.send_bytes(b"ready")
         try:

@@ -12,8 +12,6 @@ from rlzero.data import problems as problems_lib
 from rlzero.data.problems import Problem, PromptReport
 from rlzero.training.config import Config
 
-_GENERATED = 3072  # training problems of a generated task; an epoch of the demo is 48 steps
-
 
 def training_and_held_out(config: Config, tokenizer: Any) -> tuple[list[Problem], list[Problem], PromptReport]:
     """Makes or reads the problems of a run.
@@ -33,7 +31,7 @@ def training_and_held_out(config: Config, tokenizer: Any) -> tuple[list[Problem]
     """
     data, count = config.data, config.evaluation.problems
     if not data.files:
-        training = tasks.problems(data.task, "train", _GENERATED, seed=data.task_seed)
+        training = tasks.problems(data.task, "train", data.task_problems, seed=data.task_seed)
         held_out = tasks.problems(data.task, "held_out", count, seed=data.task_seed)
     else:
         training = read_sets(data.files, config)

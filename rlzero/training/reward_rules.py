@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from rlzero import rewards
+from rlzero.rewards import gym_scorers
 
 
 def _order(correct: float, wrong: float) -> str | None:
@@ -18,6 +19,13 @@ def _mode(mode: str) -> str | None:
     except ImportError as error:
         return f"--config.reward.mode={mode}: {error}"
     return None
+
+
+def _scorer_in_workers(workers: int, mode: str) -> str | None:
+    if mode != gym_scorers.MODE or workers:
+        return None
+    return (f"--config.reward.workers={workers}: the scorers of --config.reward.mode={mode} have no clock and must run "
+            "where they can be killed; use at least --config.reward.workers=1.")
 
 
 def _function(function: str, workers: int) -> str | None:
@@ -50,6 +58,7 @@ def _format_bonus(bonus: float, correct: float, wrong: float) -> str | None:
 RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
     (("reward.correct", "reward.wrong"), _order),
     (("reward.mode",), _mode),
+    (("reward.workers", "reward.mode"), _scorer_in_workers),
     (("reward.function", "reward.workers"), _function),
     (("reward.format_bonus", "reward.correct", "reward.wrong"), _format_bonus),
 )

@@ -55,8 +55,10 @@ class ModelSection:
 class DataSection:
     """Which problems it learns from."""
 
-    # Name of a generated task; read where `files` names nothing.
+    # Name of a generated task, or reasoning_gym/NAME; read where `files` names nothing.
     task: str = "arithmetic"
+    # Problems to learn from that are generated; an epoch of the demo is 48 steps.
+    task_problems: int = setting(3072, "[1, inf)")
     # Problem sets to learn from, with commas between them: .jsonl, .json, .parquet, or directories of `datasets`.
     files: str = ""
     # How their rows are laid out, see `rlzero.data.layouts`.
@@ -154,7 +156,8 @@ class SyncSection:
 class RewardSection:
     """What an answer is worth."""
 
-    # How answers are compared: integer for exact integers, math for LaTeX of any kind (needs the extra `math`).
+    # How answers are compared: integer for exact integers, math for LaTeX of any kind (needs the extra `math`),
+    # reasoning_gym for the scorers of its tasks (needs the extra `gym`).
     mode: str = setting("integer", choices=rewards.MODES)
     correct: float = 1.0
     # DAPO's paper uses -1 here.

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlzero import algorithms
-from rlzero.data import templates
 from rlzero.training import config as config_lib
-from rlzero.training import reward_rules
+from rlzero.training import data_rules, reward_rules
 from rlzero.training import sections
 
 _URL = re.compile(r"https?://[^\s/,]+")
@@ -260,40 +259,6 @@ def _redo(on_lost: str, engine: str) -> str | None:
     return f"--config.rollout.on_lost={on_lost}: the local engine loses nothing; use --config.rollout.on_lost=train."
 
 
-def _files(files: str) -> str | None:
-    missing = [path.strip() for path in files.split(",") if path.strip() and not os.path.exists(path.strip())]
-    if not missing:
-        return None
-    return (f"--config.data.files={files}: there is no {' and no '.join(missing)}; give the paths of problem sets, "
-            "with commas between them, or nothing for the generated --config.data.task.")
-
-
-def _evaluation_files(files: str, training: str) -> str | None:
-    if not files:
-        return None
-    if not training:
-        return (f"--config.evaluation.files={files}: a generated --config.data.task has held-out problems of its own; "
-                "name training sets in --config.data.files, or no evaluation sets.")
-    missing = [path.strip() for path in files.split(",") if not os.path.exists(path.strip())]
-    if not missing:
-        return None
-    return (f"--config.evaluation.files={files}: there is no {' and no '.join(missing)}; give the paths of problem "
-            "sets, with commas between them.")
-
-
-def _levels(levels: str) -> str | None:
-    if not levels or re.fullmatch(r"\d+(\.\d+)?(-\d+(\.\d+)?)?", levels):
-        return None
-    return f"--config.data.levels={levels}: expected a range such as --config.data.levels=3-5, or nothing for all."
-
-
-def _template(template: str) -> str | None:
-    if templates.known_template(template):
-        return None
-    return (f"--config.data.template={template}: expected {', '.join(templates.TEMPLATES)}, {templates.CHAT}, or a "
-            "text file that holds {question}, for example --config.data.template=qwen_math.")
-
-
 # The fields a rule reads -> the rule. A rule is asked only when each of its fields is fine on its own.
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
     (("group_size", "algorithm.advantage", "algorithm.dynamic_sampling"), _group_size),
@@ -305,10 +270,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
      _packed_responses),
     (("rollout.top_p",), _nucleus),
     (("rollout.top_k",), _top_k),
-    (("data.files",), _files),
-    (("evaluation.files", "data.files"), _evaluation_files),
-    (("data.levels",), _levels),
-    (("data.template",), _template),
+    *data_rules.RULES,
     (("rollout.servers", "rollout.engine"), _servers),
     (("rollout.router", "rollout.engine"), _router),
     (("rollout.max_staleness", "rollout.engine"), _staleness),
