@@ -118,6 +118,14 @@ def _mini_batches(mini_batches: int, prompts_per_step: int) -> str | None:
             f"{_divisors_near(prompts_per_step, mini_batches)}.")
 
 
+def _critic_mini_batches(mini_batches: int, prompts_per_step: int, advantage: str) -> str | None:
+    if advantage != "gae" or mini_batches <= prompts_per_step:
+        return None
+    return (f"--config.critic.mini_batches={mini_batches}: a group stays in one mini-batch, so at most "
+            f"--config.prompts_per_step={prompts_per_step} of them have any; use at most "
+            f"--config.critic.mini_batches={prompts_per_step}, or 0 for as many as the policy's.")
+
+
 def _micro_batch_size(micro_batch_size: int, prompts_per_step: int, group_size: int, mini_batches: int,
                       pack_tokens: int) -> str | None:
     if micro_batch_size == 0 or pack_tokens or prompts_per_step % mini_batches:
@@ -263,6 +271,7 @@ def _redo(on_lost: str, engine: str) -> str | None:
 _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
     (("group_size", "algorithm.advantage", "algorithm.dynamic_sampling"), _group_size),
     (("learner.mini_batches", "prompts_per_step"), _mini_batches),
+    (("critic.mini_batches", "prompts_per_step", "algorithm.advantage"), _critic_mini_batches),
     (("learner.micro_batch_size", "prompts_per_step", "group_size", "learner.mini_batches", "learner.pack_tokens"),
      _micro_batch_size),
     (("learner.pack_tokens", "rollout.max_prompt_length", "rollout.max_completion_length"), _pack_tokens),

@@ -14,14 +14,14 @@ from rlzero.rewards.extraction import answer_text
 _QUESTION = "Natalia sold 48 clips in April and half as many in May. How many clips did she sell altogether?"
 _ANSWERS = [
     r"In May she sold 24, so \boxed{72}.", "Answer: 72", "The answer is 72.", "48 / 2 = 24 and 48 + 24 = 72",
-    "First, find how many clips were sold in May: 24 clips.", "Therefore, she sold 71 clips.", "Let x = 24. Then",
+    "First, find how many clips were sold in May: 24 clips.", "Therefore, she sold 71 clips.", "Let x = 48. Then",
     "What is half of 48? We have 24 clips in May.", "<answer> seventy-two </answer>", r"\boxed{",
-    "The total number of clips is seventy-two.", "Step 1: halve 48"]
+    "The total number of clips is seventy-two.", "Step 1: halve 48", "She sold 48 + 24 = 72 clips in both."]
 _OTHERS = [
     "", "   \n", "Natalia is a good girl.", "How many clips did she sell in June?",
     "If she sells 12 more in June, how many clips will she have sold?", "clips clips clips clips",
     "Question: Tom has 3 apples. How many apples does he have?", "I am a student from Brazil and I love music.",
-    "10 20 30 40 50", "def f(n):\n    return n"]
+    "10 20 30 40 50", "Let the Radiant Homes customers search for 01-03-14.", "7 * 8 = 56", "def f(n):\n    return n"]
 
 
 def responses(texts):

@@ -87,6 +87,7 @@ def test_every_field_has_a_plain_type_and_a_valid_default():
     (dict(algorithm__gae_lambda=0.9), "--config.algorithm.gae_lambda=0.9: only algorithms with a critic"),
     (dict(algorithm__value_clip=0.5), "--config.algorithm.value_clip=0.5: only algorithms with a critic"),
     (dict(preset="ppo", steps=20, critic__policy_frozen_steps=20), "policy would never learn; .*=2"),
+    (dict(preset="ppo", prompts_per_step=8, critic__mini_batches=12), "mini_batches=12: .*at most .*=8"),
     (dict(steps=20, optimizer__schedule="cosine", optimizer__warmup_steps=20), "optimizer.warmup_steps=20: leaves no"),
     (dict(evaluation__temperature=0.0), "samples_per_problem=4: .*all samples of a problem are the same"),
     (dict(model__path="/nowhere"), "--config.model.path=/nowhere: there is no such directory"),
