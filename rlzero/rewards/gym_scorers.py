@@ -8,9 +8,12 @@ The gold answer is the JSON of what the scorer needs, made by `rlzero.data.tasks
 "metadata": …}.
 
 Some scorers evaluate the answer as Python, which here nothing a model wrote ever is. Four do so only to pay a part for
-another notation; for these the answer is compared with the valid ones instead. Five read formulas with a parser that
+another notation; for these the answer is compared with the valid ones instead. Four read formulas with a parser that
 evaluates; they are handed nothing but numbers, known names, signs and brackets, with bounded powers. Scorers have no
 clock, so responses are to be graded in workers.
+
+Where a scorer pays 1 for an answer that knows nothing of the problem, learning would find that answer. NaN, which two
+of them take for any number, is no answer; datasets that one answer solves are refused.
 """
 
 import functools
@@ -23,15 +26,21 @@ from typing import Any
 
 MODE = "reasoning_gym"
 REFUSED = {
+    "coin_flip": "its scorer pays 1 for 0 where the probability is below 0.0001, as it mostly is",
     "composite": "it mixes other datasets; name one of them",
     "game_of_life_halting": "its scorer pays 1 for any text where the answer is False",
+    "propositional_logic": "its scorer pays 1 for any conclusion, and P ∨ Q is one in most problems",
+    "puzzle24": "its scorer does not look at the numbers that are given, so 6*4*1*1 solves every problem",
 }
 _COMPARED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 _FUNCTIONS = frozenset(
     "sqrt exp log sin cos tan asin acos atan sinh cosh tanh sec csc cot Abs pi".split())
 # Dataset -> whether its formulas may have powers, functions and names.
-_FORMULAS = {"countdown": False, "puzzle24": False, "polynomial_multiplication": True, "simple_integration": True,
+_FORMULAS = {"countdown": False, "polynomial_multiplication": True, "simple_integration": True,
              "intermediate_integration": True}
+# Dataset -> what no answer to it holds: NaN, which is as near as can be to any number, or a move repeated for ever.
+_NO_ANSWER = {"complex_arithmetic": re.compile("(?i)nan"), "number_sorting": re.compile("(?i)nan"),
+              "rubiks_cube": re.compile(r"\d{3}"), "rush_hour": re.compile(r"\d{3}")}
 _TOKEN = re.compile(r"\s*(?:(\d{1,12}(?:\.\d{1,12})?)|([A-Za-z]{1,8})|(\*\*|[-+*/(),]))")
 _EXPONENT = re.compile(r"-?(?:([\d.]++)|\(-?([\d.]++)(?:/[\d.]++)?\))(?!\*\*)")
 _NUMBER_ENDS = tuple("0123456789)")
@@ -80,6 +89,8 @@ def same(gold: str, given: str) -> bool:
     name, given = entry["dataset"], given.strip()
     if not given or len(given) > _MOST_CHARACTERS:
         return False
+    if name in _NO_ANSWER and _NO_ANSWER[name].search(given):
+        return False
     if name in _COMPARED:
         return given in map(str.strip, entry["metadata"].get("valid_answers") or [entry["answer"]])
     if name in _FORMULAS and not _is_formula(given, _names(entry) if _FORMULAS[name] else frozenset()):
@@ -121,7 +132,7 @@ def _is_formula(text: str, names: frozenset[str]) -> bool:
 
     Signs are written out, also for products, and only a name may be called.
     """
-    if len(text) > _MOST_FORMULA_CHARACTERS:
+    if len(text) > _MOST_FORMULA_CHARACTERS or (not names and "." in text):  # 2.5 would count as a 2 and a 5
         return False
     tokens, place = [], 0
     while place < len(text):

@@ -40,7 +40,8 @@ def test_unknown_tasks_are_answered_with_those_there_are():
     (_config("reasoning_gym/chain_sum", mode="integer"), "use --config.reward.mode=reasoning_gym"),
     (_config("reasoning_gym/chain_sum", workers=0), "use at least --config.reward.workers=1"),
     (_config("reasoning_gym/chain_sums"), "did you mean reasoning_gym/chain_sum?"),
-    (_config("reasoning_gym/composite"), "name one of them")])
+    (_config("reasoning_gym/composite"), "name one of them"),
+    (_config("reasoning_gym/puzzle24"), "6*4*1*1 solves every problem")])
 def test_what_does_not_go_together(config, words):
     pytest.importorskip("reasoning_gym")
     with pytest.raises(ValueError) as caught:
@@ -60,9 +61,9 @@ def test_splits_share_no_question_and_every_process_makes_the_same_problems():
 
 def test_a_small_dataset_gives_what_it_has(monkeypatch):
     pytest.importorskip("reasoning_gym")
-    found = tasks.problems("reasoning_gym/coin_flip", "train", 100_000, seed=0)
+    found = tasks.problems("reasoning_gym/prime_factorization", "train", 100_000, seed=0)
     assert 100 < len(found) < 100_000 and len({p.question for p in found}) == len(found)
-    assert json.loads(found[0].answer)["dataset"] == "coin_flip"
+    assert json.loads(found[0].answer)["dataset"] == "prime_factorization"
 
 
 def test_a_run_learns_on_such_a_task_and_is_evaluated_on_it(tmp_path):

@@ -14,7 +14,7 @@ from rlzero.rewards import gym_scorers
 pytest.importorskip("reasoning_gym", reason="needs reasoning-gym: pip install 'rlzero[gym]'")
 from reasoning_gym.factory import DATASETS  # noqa: E402
 
-_EVALUATING = ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown", "puzzle24",
+_EVALUATING = ["binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "countdown",
                "polynomial_multiplication", "simple_integration", "intermediate_integration"]
 _SOME = ["chain_sum", "arc_1d", "rearc", "prime_factorization", "time_intervals", "graph_color", "word_ladder",
          "letter_counting", *_EVALUATING]
@@ -83,6 +83,18 @@ def test_a_countdown_has_numbers_signs_and_brackets(answer, right):
     assert grade(answer, gold).correct is right
 
 
+@pytest.mark.parametrize(("name", "answer", "hack", "metadata"), [
+    ("number_sorting", "['1', '2', '3']", "[NaN, NaN, NaN]", {"direction": "ascending"}),
+    ("number_sorting", "['1', '2', '3']", '["nan", "nan", "nan"]', {"direction": "ascending"}),
+    ("complex_arithmetic", "3.0 + 2.0i", "nan", {"result": [3.0, 2.0]}),
+    ("complex_arithmetic", "3.0 + 2.0i", "nan+nanj", {"result": [3.0, 2.0]}),
+    ("countdown", "2*5-0*4", "2.5*4", {"numbers": [0, 2, 4, 5], "target": 10}),
+    ("countdown", "2*5-0*4", "2.5*4+0", {"numbers": [0, 2, 4, 5], "target": 10})])
+def test_what_knows_nothing_of_the_problem_is_wrong(name, answer, hack, metadata):
+    gold = _gold(name, answer, **metadata)
+    assert rewards.parses(gold, "reasoning_gym") and not grade(hack, gold).correct
+
+
 @pytest.mark.parametrize(("answer", "right"), [
     ("x**3/3 + C", True), ("x**3/3", True), ("(x**3)/3 + 7", True), ("x**(3)/3", True), ("x**(6/2)/3", True),
     ("x**2/3", False), ("y**3/3", False), ("x**x**3", False), ("x^3/3", False), ("diff(x**4/12, x)", False)])
@@ -133,6 +145,11 @@ def test_nothing_of_a_hostile_answer_is_evaluated():
     words = ("import", "open", "class", "exec", "lambda", "print", "sympify", "factorial", "if ", "**9", "**10", "0x",
              "integrate", ":=", ";")
     assert not [event for event in events if any(word in event for word in words)]
+
+
+@pytest.mark.parametrize(("name", "answer"), [("rush_hour", "A+999999999999"), ("rubiks_cube", "R99999999999")])
+def test_moves_repeated_for_ever_are_wrong_at_once(name, answer):
+    assert grade(answer, problems(name)[0].answer) == rewards.Grade(False, answer)
 
 
 def test_it_grades_in_workers_that_can_be_killed():

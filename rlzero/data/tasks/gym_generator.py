@@ -9,7 +9,7 @@ import hashlib
 import itertools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 _HELD_OUT_ONE_IN = 6
 _CHUNK = 500  # problems under one seed of the library
@@ -49,8 +49,10 @@ def main() -> None:
 
 
 def _plain(value):
-    """Numbers of numpy and the like, as JSON takes them."""
-    return value.item() if hasattr(value, "item") else list(value)
+    """What JSON has no form for: arrays and numbers of numpy, sets, and fractions, which no scorer reads."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, Iterable) else str(value)
 
 
 if __name__ == "__main__":
