@@ -8,7 +8,8 @@ is in `rlzero.training.config.Config`; this file strings the parts together.
 
 Exit codes: 0 done; 2 a command line or config that cannot be followed; 3 too many non-finite updates in a row (their
 batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint could not be written; 5 no rollout server that can be trained
-from, after a save; 6 too many responses that cannot be graded, after a save; 128 + n stopped by signal n, after a save.
+from, after a save; 6 too many responses that cannot be graded, after a save; 7 done, but without a single update;
+128 + n stopped by signal n, after a save.
 The same command again goes on from the newest complete checkpoint.
 """
 
@@ -98,6 +99,18 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             report.closing(progress.step, progress.before, after, progress.seconds_with(clock))
     report.close()
     clock.close()
+    if progress.step >= config.steps and not progress.policy_version:
+        raise NothingLearnedError(config.steps)
+
+
+class NothingLearnedError(RuntimeError):
+    """A run came to its end and made no update."""
+
+    def __init__(self, steps: int):
+        super().__init__(
+            f"no update was made in {steps} steps, because no group had an advantage: the answers to each prompt were "
+            "all right or all wrong. Look at them in WORKDIR/rollouts; likely causes are a --config.reward.mode or "
+            "--config.data.template that does not fit, or problems that are far too hard or too easy")
 
 
 @contextlib.contextmanager
@@ -284,6 +297,9 @@ def main(config: Config) -> None:
         except _SAVED_BEFORE as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(5 if isinstance(error, _ROLLOUT_ERRORS) else 6)
+        except NothingLearnedError as error:
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(7)
     sys.exit(interruption.exit_code)
 
 

@@ -105,6 +105,13 @@ def test_every_algorithm_runs(algorithm, tmp_path):
     assert ("policy/kl_ref" in last) == (algorithm in ("ppo", "grpo"))
 
 
+def test_a_run_without_a_single_update_does_not_end_well(tmp_path):
+    """A budget of one token leaves room for no answer, so no group has contrast."""
+    done = _train(tmp_path, "dapo", "--config.steps=1", "--config.rollout.max_completion_length=1",
+                  "--config.algorithm.overlong_fraction=0", code=7)
+    assert "no update was made in 1 steps" in done.stderr and (tmp_path / "summary.json").exists()
+
+
 def test_ctrl_c_leaves_a_readable_checkpoint_and_the_run_goes_on(tmp_path):
     arguments = ("--config=configs/demo.py:dr_grpo", f"--workdir={tmp_path}", *_SMALL)
     process = subprocess.Popen(_command("rlzero.train", *arguments, "--config.steps=500"), cwd=_ROOT, text=True,
