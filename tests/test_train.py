@@ -107,8 +107,9 @@ def test_every_algorithm_runs(algorithm, tmp_path):
 
 def test_a_run_without_a_single_update_does_not_end_well(tmp_path):
     """A budget of one token leaves room for no answer, so no group has contrast."""
-    done = _train(tmp_path, "dapo", "--config.steps=1", "--config.rollout.max_completion_length=1",
-                  "--config.algorithm.overlong_fraction=0", code=7)
+    done = _run("rlzero.train", "--config=configs/demo.py:dapo", f"--workdir={tmp_path}", *_SMALL[:-1],
+                "--config.steps=1", "--config.rollout.max_completion_length=1",
+                "--config.algorithm.overlong_fraction=0", code=7)
     assert "no update was made in 1 steps" in done.stderr and (tmp_path / "summary.json").exists()
 
 
