@@ -8,12 +8,12 @@ The gold answer is the JSON of what the scorer needs, made by `rlzero.data.tasks
 "metadata": …}.
 
 Some scorers evaluate the answer as Python, which here nothing a model wrote ever is. Four do so only to pay a part for
-another notation; for these the answer is compared with the valid ones instead. Four read formulas with a parser that
+another notation; for these the answer is compared with the valid ones instead. Five read formulas with a parser that
 evaluates; they are handed nothing but numbers, known names, signs and brackets, with bounded powers. Scorers have no
 clock, so responses are to be graded in workers.
 
 Where a scorer pays 1 for an answer that knows nothing of the problem, learning would find that answer. NaN, which two
-of them take for any number, is no answer; datasets that one answer solves are refused.
+of them take for any number, is no answer; no run is trained on datasets that one answer solves.
 """
 
 import functools
@@ -25,9 +25,9 @@ import re
 from typing import Any
 
 MODE = "reasoning_gym"
-REFUSED = {
+# Datasets that are for evaluation only, and why.
+GAMED = {
     "coin_flip": "its scorer pays 1 for 0 where the probability is below 0.0001, as it mostly is",
-    "composite": "it mixes other datasets; name one of them",
     "game_of_life_halting": "its scorer pays 1 for any text where the answer is False",
     "propositional_logic": "its scorer pays 1 for any conclusion, and P ∨ Q is one in most problems",
     "puzzle24": "its scorer does not look at the numbers that are given, so 6*4*1*1 solves every problem",
@@ -36,7 +36,7 @@ _COMPARED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_ins
 _FUNCTIONS = frozenset(
     "sqrt exp log sin cos tan asin acos atan sinh cosh tanh sec csc cot Abs pi".split())
 # Dataset -> whether its formulas may have powers, functions and names.
-_FORMULAS = {"countdown": False, "polynomial_multiplication": True, "simple_integration": True,
+_FORMULAS = {"countdown": False, "puzzle24": False, "polynomial_multiplication": True, "simple_integration": True,
              "intermediate_integration": True}
 # Dataset -> what no answer to it holds: NaN, which is as near as can be to any number, or a move repeated for ever.
 _NO_ANSWER = {"complex_arithmetic": re.compile("(?i)nan"), "number_sorting": re.compile("(?i)nan"),
@@ -71,8 +71,6 @@ def why_unreadable(gold: str) -> str | None:
         entry["metadata"].items()
     except (ValueError, KeyError, TypeError, AttributeError):
         return "is no JSON of a problem of reasoning-gym"
-    if name in REFUSED:
-        return f"is of {name}: {REFUSED[name]}"
     if answer is not None and not same(gold, str(answer)):
         return "does not score 1 with its own scorer"
     return None

@@ -15,8 +15,10 @@ def _task(task: str, files: str) -> str | None:
     if not task.startswith(gym.PREFIX):
         return (f"--config.data.task={task}: expected one of {', '.join(tasks.TASKS)}, or {gym.PREFIX}NAME, for "
                 f"example --config.data.task={gym.PREFIX}chain_sum.")
+    name = task.removeprefix(gym.PREFIX)
     try:
-        reason = gym.why_unknown(task.removeprefix(gym.PREFIX))
+        reason = gym.why_unknown(name) or (name in gym_scorers.GAMED and f"no run is trained on it, as "
+                                           f"{gym_scorers.GAMED[name]}; choose another")
     except ImportError as error:
         reason = str(error)
     return f"--config.data.task={task}: {reason}." if reason else None

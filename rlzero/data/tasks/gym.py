@@ -56,8 +56,8 @@ def why_unknown(name: str) -> str | None:
     gym_scorers.require()
     from reasoning_gym.factory import DATASETS
 
-    if name in gym_scorers.REFUSED:
-        return f"{PREFIX}{name} is not offered: {gym_scorers.REFUSED[name]}"
+    if name == "composite":
+        return f"{PREFIX}{name} mixes other datasets; name one of them"
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=1)
         return (f"reasoning-gym has no dataset {name!r}" +
