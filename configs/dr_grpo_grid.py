@@ -17,8 +17,8 @@ steps.
 The sets: ORZ (57k) is `orz_math_57k_collected.json` of Open-Reasoner-Zero, MATH (12k) and ASDiv (2k) are directories
 with problem and answer as the authors ship them, GSM8K (8k) is the train split of openai/gsm8k. In the authors' code a
 response under r1 ends with the text `</answer>` and must have the tags to be right; here it ends with the model's own
-end, and an answer in a box is right too. Ours: also the number of steps, the mesh, and rows of 4,096 tokens, one per
-chip.
+end, what follows the first pair of tags is not graded, and an answer in a box is right too. Ours: also the number of
+steps, the mesh, and rows of 4,096 tokens, one per chip.
 """
 
 from rlzero.training.config import Config, algorithm_config

@@ -16,8 +16,8 @@ responses of up to 3,000 tokens, AdamW with betas 0.9 and 0.95 at a constant 1e-
 `examples/llama3.2-3b-numinaqa.sh` in sail-sg/understand-r1-zero: MATH's 12,000 problems, 128 prompts a step of up to
 1,024 tokens, and mini-batches of 128 responses, so 8 updates. The authors' own third start is
 lkevinzc/Llama-3.2-3B-NuminaQA: --config.model.path=models/Llama-3.2-3B-NuminaQA. Their responses end with the text
-`</answer>` and must have the tags to be right; here they end with the model's own end, and an answer in a box is right
-too. Ours: also the number of steps, the mesh, and rows of 4,096 tokens, one per chip.
+`</answer>` and must have the tags to be right; here they end with the model's own end, what follows the first pair of
+tags is not graded, and an answer in a box is right too. Ours: also the number of steps, the mesh, and rows of 4,096 tokens, one per chip.
 """
 
 from rlzero.training.config import Config, algorithm_config
