@@ -9,8 +9,9 @@ The gold answer is the JSON of what the scorer needs, made by `rlzero.data.tasks
 
 Some scorers evaluate the answer as Python, which here nothing a model wrote ever is. Four do so only to pay a part for
 another notation; for these the answer is compared with the valid ones instead. Five read formulas with a parser that
-evaluates; they are handed nothing but numbers, known names, signs and brackets, with bounded powers. Scorers have no
-clock, so responses are to be graded in workers.
+evaluates; they are handed nothing but numbers, known names, signs and brackets, with bounded powers. Golds may come
+from a file, so what scorers evaluate of them is held to such letters too. Scorers have no clock, so responses are to be
+graded in workers.
 
 Where a scorer pays 1 for an answer that knows nothing of the problem, learning would find that answer. NaN, which two
 of them take for any number, is no answer; no run is trained on datasets that one answer solves.
@@ -44,6 +45,9 @@ _NO_ANSWER = {"complex_arithmetic": re.compile("(?i)nan"), "number_sorting": re.
 _TOKEN = re.compile(r"\s*(?:(\d{1,12}(?:\.\d{1,12})?)|([A-Za-z]{1,8})|(\*\*|[-+*/(),]))")
 _EXPONENT = re.compile(r"-?(?:([\d.]++)|\(-?([\d.]++)(?:/[\d.]++)?\))(?!\*\*)")
 _NUMBER_ENDS = tuple("0123456789)")
+# What scorers evaluate of the problem itself: lists of numbers, and hexadecimal numbers with signs.
+_LIST = re.compile(r"[\s\d.,'\"\[\]+-]*")
+_BITWISE = re.compile(r"[\s\da-fxA-FX()+*<>&|^~-]*")
 _MOST_CHARACTERS = 10_000
 _MOST_FORMULA_CHARACTERS = 500
 _MOST_POWER = 1000
@@ -71,9 +75,26 @@ def why_unreadable(gold: str) -> str | None:
         entry["metadata"].items()
     except (ValueError, KeyError, TypeError, AttributeError):
         return "is no JSON of a problem of reasoning-gym"
+    if not _is_harmless(entry):
+        return f"holds what the scorer of {name} would evaluate, and it is no formula"
     if answer is not None and not same(gold, str(answer)):
         return "does not score 1 with its own scorer"
     return None
+
+
+def _is_harmless(entry: dict[str, Any]) -> bool:
+    """Whether what the scorer evaluates of the problem are numbers and formulas."""
+    answer, metadata = str(entry["answer"]), entry["metadata"]
+    match entry["dataset"]:
+        case "number_sorting":
+            return _LIST.fullmatch(answer) is not None
+        case "bitwise_arithmetic":
+            return _BITWISE.fullmatch(str(metadata.get("problem"))) is not None
+        case "polynomial_multiplication":
+            return _is_formula(answer, frozenset(filter(str.isalpha, answer)))
+        case "simple_integration" | "intermediate_integration":
+            return _is_formula(str(metadata.get("integrand")), _FUNCTIONS | {str(metadata.get("variable"))})
+    return True
 
 
 def same(gold: str, given: str) -> bool:

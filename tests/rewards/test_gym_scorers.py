@@ -110,6 +110,20 @@ def test_what_is_no_problem_is_an_error_and_no_wrong_answer(gold):
     assert grade("1", gold).error is not None
 
 
+@pytest.mark.parametrize("make", [
+    lambda code: _gold("number_sorting", code, direction="ascending"),
+    lambda code: _gold("bitwise_arithmetic", "0x1", problem=code),
+    lambda code: _gold("polynomial_multiplication", code),
+    lambda code: _gold("simple_integration", "x + C", variable="x", integrand=code),
+    lambda code: _gold("intermediate_integration", "x + C", variable="eval", integrand=code)])
+def test_a_problem_from_a_file_is_not_evaluated_either(make, tmp_path):
+    gold = make(f"__import__('pathlib').Path('{tmp_path / 'made'}').touch() or 1")
+    assert "would evaluate" in rewards.why_unreadable(gold, "reasoning_gym")
+    for answer in ("1", "x", "[1]", "x + C"):
+        assert grade(answer, gold).error is not None
+    assert not list(tmp_path.iterdir())
+
+
 _AUDITED = """
 import json, sys
 from rlzero import rewards
