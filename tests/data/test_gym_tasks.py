@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from rlzero.data import tasks
+from rlzero.data.problems import normal_question
+from rlzero.data.tasks import gym_generator
 from rlzero.rewards import gym_scorers
 from rlzero.train import train
 from rlzero.training import validation
@@ -57,6 +59,11 @@ def test_splits_share_no_question_and_every_process_makes_the_same_problems():
         assert train == again and len({problem.id for problem in train + held_out}) == 60
         assert not {p.question for p in train + other} & {p.question for p in held_out}
         assert {p.question for p in train} != {p.question for p in other}
+
+
+def test_questions_are_compared_as_everywhere():
+    for question in ("a  b\n c ", "1 +\t2"):
+        assert gym_generator.normal_question(question) == normal_question(question)
 
 
 def test_a_small_dataset_gives_what_it_has(monkeypatch):

@@ -26,11 +26,17 @@ def entries(name: str, seed: int) -> Iterator[dict]:
         before = len(seen)
         for index in range(_CHUNK):
             entry = dataset[index]
-            if entry["question"] not in seen:
-                seen.add(entry["question"])
+            key = normal_question(entry["question"])
+            if key not in seen:
+                seen.add(key)
                 yield entry
         if len(seen) - before < _FEWEST_NEW:
             return
+
+
+def normal_question(question: str) -> str:
+    """As `rlzero.data.problems` compares questions, so that no split has one that it would find in the other."""
+    return " ".join(question.split())
 
 
 def main() -> None:
@@ -38,7 +44,7 @@ def main() -> None:
     output, sys.stdout = sys.stdout, sys.stderr  # what the library prints is no problem
     made = 0
     for entry in entries(name, seed):
-        digest = hashlib.blake2b(entry["question"].encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(normal_question(entry["question"]).encode(), digest_size=8).digest()
         if (int.from_bytes(digest) % _HELD_OUT_ONE_IN == 0) != (split == "held_out"):
             continue
         gold = json.dumps({"dataset": name, "answer": entry["answer"], "metadata": entry["metadata"]}, default=_plain)
