@@ -17,6 +17,7 @@ looks at base models before training, each under each --template: whether they a
 is a set of rules, or a model behind --judge. In --output are then samples.jsonl, study.jsonl and study.png.
 """
 
+import json
 import sys
 
 from absl import app, flags
@@ -26,7 +27,7 @@ from rlzero.data import layouts
 from rlzero.evaluation import evaluate, studying
 from rlzero.evaluation import policy as policy_lib
 from rlzero.evaluation.endpoint import JudgeError
-from rlzero.evaluation.tables import results_table, sample_lines
+from rlzero.evaluation.tables import records, results_table
 from rlzero.rewards import gym_scorers
 from rlzero.rollout.engine import RolloutError
 from rlzero.rollout.handshake import HandshakeError
@@ -90,7 +91,7 @@ def evaluated(values: flags.FlagValues) -> None:
             engine.close()
     print(results_table(evaluations, values.samples))
     if values.output:
-        files.write_atomically(values.output, "".join(sample_lines(evaluations)))
+        files.write_atomically(values.output, "".join(json.dumps(line) + "\n" for line in records(evaluations)))
         print(f"\nevery sample is in {values.output}")
 
 

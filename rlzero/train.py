@@ -27,7 +27,7 @@ from absl import app, flags
 
 from rlzero import rewards
 from rlzero.algorithms import Algorithm
-from rlzero.data.problems import Problem
+from rlzero.data.problems import Problem, PromptReport
 from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
 from rlzero.models import huggingface, transformer
@@ -64,13 +64,13 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             checkpoints = stack.enter_context(Checkpoints(workdir, keep=config.checkpoint.keep))
             progress = restore(run, checkpoints)
             changes = save_resolved(config, workdir)
+            run.left_out.save(workdir / "left_out.json")
         report = Report(config, workdir, progress.step)
         report.opening(f"{run.description}\nrollouts   {run.engine.description}", batch_table(config),
                        changes + checkpoints.skipped, progress.step)
         if progress.before is None:
             with clock.phase("evaluation"):
-                progress.before = assess(run)
-            report.evaluation(progress.step, progress.before)
+                progress.before = assess(run, report, progress.step)
         while progress.step < config.steps and not interruption:
             with clock.phase("rollout"), saving_first(run, report, checkpoints, progress, clock):
                 rollout = run.pipeline.next(progress.step)
@@ -83,7 +83,7 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
                 run.pipeline.publish(run.learner.params, progress.policy_version)
             if due(progress.step, config.evaluation.every_steps) and progress.step < config.steps:
                 with clock.phase("evaluation"), saving_first(run, report, checkpoints, progress, clock):
-                    report.evaluation(progress.step, assess(run))
+                    assess(run, report, progress.step)
             if due(progress.step, config.checkpoint.every_steps):
                 with clock.phase("checkpoint"):
                     report.flush()
@@ -94,8 +94,7 @@ def train(config: Config, workdir: pathlib.Path, interruption: Interruption) -> 
             checkpoints.wait()
         if progress.step >= config.steps:
             with clock.phase("evaluation"):
-                after = assess(run)
-            report.evaluation(progress.step, after)
+                after = assess(run, report, progress.step)
             report.closing(progress.step, progress.before, after, progress.seconds_with(clock))
     report.close()
     clock.close()
@@ -149,6 +148,7 @@ class Run:
     pipeline: Pipeline
     learner: Learner
     held_out: list[Problem]
+    left_out: PromptReport
     stop_ids: tuple[int, ...]
     tokenizer: Any
     description: str
@@ -209,7 +209,7 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "
         f"{mesh.shape['tensor']}; weights {config.model.dtype}, computing in {compute_dtype}")
-    return Run(config, engine, grader, prompts, pipeline, learner, held_out, stop_ids, tokenizer, description)
+    return Run(config, engine, grader, prompts, pipeline, learner, held_out, kept, stop_ids, tokenizer, description)
 
 
 def resolved_dtype(name: str, platform: str) -> str:
@@ -245,8 +245,8 @@ def learner_options(config: Config, algorithm: Algorithm, compute_dtype: str) ->
         seed=config.seed)
 
 
-def assess(run: Run) -> dict[str, float]:
-    """Accuracy on the held-out problems, sampled and greedy, as evaluation metrics."""
+def assess(run: Run, report: Report, step: int) -> dict[str, float]:
+    """Accuracy on the held-out problems, sampled and greedy, as evaluation metrics; reported with every sample."""
     section, budget = run.config.evaluation, run.config.rollout.max_completion_length
     score = evaluation_score(run.config.reward, run.config.data.template, run.grader, run.tokenizer, budget)
     sampled = evaluate(run.engine, run.held_out, score,
@@ -254,9 +254,11 @@ def assess(run: Run) -> dict[str, float]:
                        samples_per_problem=section.samples_per_problem, seed=run.config.seed)
     greedy = evaluate(run.engine, run.held_out, score, Sampling(budget, run.stop_ids, temperature=0.0),
                       samples_per_problem=1, seed=run.config.seed)
-    return {"accuracy": sampled.accuracy, "standard_error": sampled.standard_error, "greedy": greedy.accuracy,
-            f"pass_at_{section.samples_per_problem}": sampled.pass_at(section.samples_per_problem),
-            "length": sampled.mean_length, "truncated_fraction": sampled.truncated_fraction}
+    values = {"accuracy": sampled.accuracy, "standard_error": sampled.standard_error, "greedy": greedy.accuracy,
+              f"pass_at_{section.samples_per_problem}": sampled.pass_at(section.samples_per_problem),
+              "length": sampled.mean_length, "truncated_fraction": sampled.truncated_fraction}
+    report.evaluation(step, values, {"sampled": sampled, "greedy": greedy})
+    return values
 
 
 def restore(run: Run, checkpoints: Checkpoints) -> Progress:

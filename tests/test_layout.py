@@ -13,7 +13,7 @@ import rlzero
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / "rlzero").rglob("*.py"))
 PROGRAMS = ("rlzero.train", "rlzero.evaluate", "rlzero.pretrain", "rlzero.export", "rlzero.plan",
-            "rlzero.integers", "rlzero.rollout.check")
+            "rlzero.integers", "rlzero.samples", "rlzero.rollout.check")
 
 
 def imports(path):

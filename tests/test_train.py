@@ -74,6 +74,24 @@ def test_a_run_leaves_everything_it_promises(straight):
     assert "Traceback" not in done.stderr
 
 
+def test_every_held_out_completion_is_on_disk_and_can_be_looked_at(straight):
+    workdir, _ = straight
+    for step in (0, 4):
+        samples = _lines(workdir / "evaluations" / f"step_{step:06d}.jsonl")
+        assert [sum(line["set"] == name for line in samples) for name in ("sampled", "greedy")] == [16, 8]
+        accuracy = np.mean([line["correct"] for line in samples if line["set"] == "sampled"])
+        values = {line["step"]: line for line in _lines(workdir / "evaluation.jsonl")}[step]
+        assert accuracy == pytest.approx(values["evaluation/accuracy"])
+    wrong = _run("rlzero.samples", f"--workdir={workdir}", "--evaluation", "--only=wrong", "--count=2").stdout
+    assert "evaluations/step_000004.jsonl: 24 completions" in wrong and wrong.count(">>>") == 2
+    assert wrong.count("    wrong; answer") == 2
+    trained = _run("rlzero.samples", f"--workdir={workdir}", "--step=1", "--count=1000").stdout
+    assert trained.count(">>>") == len(_lines(workdir / "rollouts" / "step_000001.jsonl"))
+    assert "advantage" in trained and "reward correctness" in trained
+    assert "there are 1 to 4" in _run("rlzero.samples", f"--workdir={workdir}", "--step=9", code=1).stderr
+    assert "one of the two" in _run("rlzero.samples", code=1).stderr
+
+
 def test_a_resumed_run_continues_as_if_it_had_never_stopped(straight, tmp_path):
     _train(tmp_path, "dapo", "--config.steps=2")
     done = _train(tmp_path, "dapo", "--config.steps=4")

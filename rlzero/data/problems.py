@@ -6,6 +6,8 @@ evaluation apart. The order in which problems come is in `prompts.py`.
 
 import dataclasses
 import hashlib
+import json
+import pathlib
 from collections.abc import Callable, Iterable, Sequence
 
 from rlzero.data import templates
@@ -56,6 +58,12 @@ class PromptReport:
             if names:
                 text += f", {len(names)} {what} ({', '.join(names[:5])}{' ...' if len(names) > 5 else ''})"
         return text
+
+    def save(self, path: pathlib.Path) -> None:
+        """Writes the ids of what was left out for a reason, if there are any."""
+        left_out = {"prompt too long": self.too_long, "gold answer unreadable": self.unreadable}
+        if any(left_out.values()):
+            path.write_text(json.dumps(left_out, indent=2) + "\n", encoding="utf-8")
 
 
 def prepare(

@@ -1,7 +1,7 @@
-"""What an evaluation shows and leaves: a table, and a line of JSON for every sample."""
+"""What an evaluation shows and leaves: a table, and a record of every sample."""
 
-import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rlzero.evaluation.measure import Evaluation
 from rlzero.training import display
@@ -29,9 +29,9 @@ def results_table(evaluations: Mapping[str, Evaluation], samples: int) -> str:
     return display.table(rows)
 
 
-def sample_lines(evaluations: Mapping[str, Evaluation]) -> Iterator[str]:
-    """One JSON line per sample."""
+def records(evaluations: Mapping[str, Evaluation]) -> Iterator[dict[str, Any]]:
+    """What there is to know of each sample, as JSON takes it; `set` is the name of its evaluation."""
     for name, evaluation in evaluations.items():
         for group in evaluation.groups:
             for sample in group.samples:
-                yield json.dumps({"set": name} | sample.record(group.problem)) + "\n"
+                yield {"set": name} | sample.record(group.problem)

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -158,10 +158,13 @@ class RolloutWriter:
     Args:
       workdir: directory of the run.
       resume_step: last step that stays; the files of later ones are removed.
+      folder: other than rollouts.
+      fields: those that every record has.
     """
 
-    def __init__(self, workdir: str | os.PathLike, resume_step: int = 0):
-        self._folder = pathlib.Path(workdir) / "rollouts"
+    def __init__(self, workdir: str | os.PathLike, resume_step: int = 0, *, folder: str = "rollouts",
+                 fields: Collection[str] = ROLLOUT_FIELDS):
+        self._folder, self._fields = pathlib.Path(workdir) / folder, fields
         for path in self._folder.glob("step_*.jsonl"):
             if int(path.stem.removeprefix("step_")) > resume_step:
                 path.unlink()
@@ -171,7 +174,7 @@ class RolloutWriter:
 
         Args:
           step: number of the rollout step.
-          records: dictionaries with at least `ROLLOUT_FIELDS`; None where something does not apply, such as the
+          records: dictionaries with at least the fields; None where something does not apply, such as the
             advantage of a completion that was filtered out.
 
         Returns:
@@ -179,7 +182,7 @@ class RolloutWriter:
         """
         lines = []
         for record in records:
-            missing = [name for name in ROLLOUT_FIELDS if name not in record]
+            missing = [name for name in self._fields if name not in record]
             if missing:
                 raise ValueError(f"the record of a completion lacks {', '.join(missing)}; got {', '.join(record)}")
             lines.append(_json_line(record) + "\n")

@@ -11,6 +11,8 @@ import numpy as np
 import tqdm
 
 from rlzero.data.prompts import PromptIterator
+from rlzero.evaluation import Evaluation
+from rlzero.evaluation.tables import records
 from rlzero.rollout.sampler import Group, Rollout
 from rlzero.training import diagnosis, display, files
 from rlzero.training.config import Config
@@ -31,6 +33,7 @@ class Report:
         repeated = start_step == 0 or start_step >= config.steps
         self._evaluations = MetricsWriter(workdir, start_step - repeated, name="evaluation")
         self._rollouts = RolloutWriter(workdir, start_step)
+        self._evaluated = RolloutWriter(workdir, start_step - repeated, folder="evaluations", fields=())
         self._bar = tqdm.tqdm(total=config.steps, initial=start_step, unit="step", disable=None, leave=False)
         self._pending: tuple[int, Rollout, StepResult, Pairs] | None = None
         self._history: list[dict[str, float]] = []
@@ -44,9 +47,11 @@ class Report:
         if start_step:
             self._print(f"going on after step {start_step} of {self._config.steps}")
 
-    def evaluation(self, step: int, values: Mapping[str, float]) -> None:
-        """Held-out accuracy at a step."""
+    def evaluation(self, step: int, values: Mapping[str, float], evaluations: Mapping[str, Evaluation]) -> None:
+        """Held-out accuracy at a step, and the samples that it was measured on, by how they were drawn."""
         self.flush()
+        if self._config.rollout.keep_rollouts:
+            self._evaluated.write(step, records(evaluations))
         self._evaluations.write(step, {f"evaluation/{name}": value for name, value in values.items()})
         self._print(f"held-out accuracy at step {step}: sampled {values['accuracy']:.1%} "
                     f"± {values['standard_error']:.1%}, greedy {values['greedy']:.1%}")
@@ -92,7 +97,8 @@ class Report:
         files.write_atomically(self._workdir / "summary.json", json.dumps(summary, indent=2) + "\n")
         self._bar.close()
         self._print("\n" + display.closing_table(summary, seconds))
-        self._print(f"\nsummary.json, metrics.jsonl, rollouts/, checkpoints/ and tensorboard/ are in {self._workdir}")
+        self._print("\nsummary.json, metrics.jsonl, rollouts/, evaluations/, checkpoints/ and tensorboard/ are in "
+                    f"{self._workdir}")
 
     def close(self) -> None:
         self.flush()

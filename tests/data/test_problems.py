@@ -1,9 +1,11 @@
 """Which problems are let in, and the account of those that are not."""
 
+import json
+
 import pytest
 
 from rlzero.data import Problem, prepare, refuse_overlap
-from rlzero.data.problems import fingerprint
+from rlzero.data.problems import PromptReport, fingerprint
 from rlzero.data.tasks.arithmetic_tokenizer import make_tokenizer
 
 
@@ -52,3 +54,11 @@ def test_fingerprint_is_of_ids_answers_order_and_salt():
     others = [fingerprint([two, one], 0), fingerprint([one], 0), fingerprint([one, two], 1)]
     others.append(fingerprint([one, Problem("p1", "1+2=", "2")], 0))
     assert len({same, *others}) == 5
+
+
+def test_what_was_left_out_is_written_down_by_its_reason(tmp_path):
+    path = tmp_path / "left_out.json"
+    PromptReport(5, 5, 0, 0, ()).save(path)
+    assert not path.exists()
+    PromptReport(9, 5, 1, 0, ("a", "b"), ("c",)).save(path)
+    assert json.loads(path.read_text()) == {"prompt too long": ["a", "b"], "gold answer unreadable": ["c"]}

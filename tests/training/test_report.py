@@ -70,7 +70,7 @@ def test_a_step_is_written_when_the_next_is_reported_or_at_a_flush(make_report, 
     report.flush()
     assert steps_in(tmp_path) == [1, 2]
     report.step(3, rollout(), result(), TIMES, PROMPTS)
-    report.evaluation(3, {"accuracy": 0.5, "standard_error": 0.1, "greedy": 0.6})
+    report.evaluation(3, {"accuracy": 0.5, "standard_error": 0.1, "greedy": 0.6}, {})
     assert steps_in(tmp_path) == [1, 2, 3] and steps_in(tmp_path, "evaluation") == [3]
     report.step(4, rollout(), result(), TIMES, PROMPTS)
     report.close()
@@ -166,12 +166,12 @@ def test_the_opening_tells_what_changed_and_where_it_goes_on(make_report, capsys
 def run_to(report, *steps):
     for step in steps:
         report.step(step, rollout(), result(), TIMES, PROMPTS)
-        report.evaluation(step, evaluation(0.5))
+        report.evaluation(step, evaluation(0.5), {})
 
 
 def test_a_run_that_goes_on_has_every_step_once(make_report, tmp_path):
     first = make_report()
-    first.evaluation(0, evaluation(0.25))
+    first.evaluation(0, evaluation(0.25), {})
     run_to(first, 1, 2, 3)
     first.close()
     run_to(make_report(2), 3, 4)
@@ -182,11 +182,11 @@ def test_a_run_that_goes_on_has_every_step_once(make_report, tmp_path):
 
 def test_a_finished_or_unsaved_run_evaluates_again(make_report, tmp_path):
     """A run killed before its first checkpoint evaluates step 0 anew; a finished one the last step."""
-    make_report().evaluation(0, evaluation(0.25))
+    make_report().evaluation(0, evaluation(0.25), {})
     again = make_report()
-    again.evaluation(0, evaluation(0.5))
+    again.evaluation(0, evaluation(0.5), {})
     run_to(again, 1, 2, 3, 4)
-    make_report(4).evaluation(4, evaluation(0.75))
+    make_report(4).evaluation(4, evaluation(0.75), {})
     lines = read_lines(tmp_path / "evaluation.jsonl")
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     assert (lines[0]["evaluation/accuracy"], lines[-1]["evaluation/accuracy"]) == (0.5, 0.75)
