@@ -21,6 +21,9 @@ from rlzero.data.problems import Problem, normal_question
 from rlzero.rewards.extraction import answer_text
 
 
+_MISFIT = (AttributeError, KeyError, IndexError, TypeError, ValueError)  # what a reader raises on a row of another layout
+
+
 class Row(NamedTuple):
     """What a layout finds in a row.
 
@@ -73,13 +76,23 @@ def load(path: str | pathlib.Path, layout: str, *, question_field: str = "questi
 def _read(reader, raw, path, number, layout):
     try:
         row = reader(raw)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        names = ", ".join(raw) if isinstance(raw, Mapping) else type(raw).__name__
-        raise ValueError(f"{path}, row {number}: not laid out as {layout!r} ({type(error).__name__}: {error}); it has "
-                         f"{names}. Name another --config.data.layout, or the fields") from None
+    except _MISFIT as error:
+        holds = f"it has {', '.join(raw)}" if isinstance(raw, Mapping) else f"it is of type {type(raw).__name__}"
+        fitting = [repr(name) for name, other in LAYOUTS.items() if other and _reads(other, raw)]
+        remedy = (f"Layout {' or '.join(fitting)} reads it" if fitting else
+                  "No other layout reads it; with 'fields', name the fields of question and answer")
+        raise ValueError(f"{path}, row {number}: not laid out as {layout!r} ({type(error).__name__}: {error}); {holds}. "
+                         f"{remedy}") from None
     if not row.question.strip():
         raise ValueError(f"{path}, row {number}: an empty question")
     return row
+
+
+def _reads(reader, raw):
+    try:
+        return bool(reader(raw).question.strip())
+    except _MISFIT:
+        return False
 
 
 def _within(row, levels, path):

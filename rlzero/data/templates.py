@@ -45,7 +45,7 @@ def apply_template(name: str, question: str, tokenizer: Any = None) -> str:
     """
     if name == CHAT:
         if not getattr(tokenizer, "chat_template", None):
-            raise ValueError("the tokenizer has no chat template; use another --config.data.template, such as "
+            raise ValueError("the tokenizer has no chat template; use another template, such as "
                              f"{', '.join(TEMPLATES)}")
         return tokenizer.apply_chat_template([{"role": "user", "content": question}], tokenize=False,
                                              add_generation_prompt=True)

@@ -118,7 +118,11 @@ def test_levels_choose_problems_and_need_a_level(tmp_path):
 @pytest.mark.parametrize("layout, row, words", [
     ("nowhere", {}, "no layout 'nowhere'; available: fields, dapo"),
     ("gsm8k", {"question": "q", "answer": "no mark"}, "row 0: not laid out as 'gsm8k'.*it has question, answer"),
-    ("fields", {"problem": "q"}, "KeyError: 'question'.*it has problem"),
+    ("fields", {"problem": "q"}, "KeyError: 'question'.*it has problem. No other layout reads it; .*name the fields"),
+    ("fields", {"problem": "q", "answer": "1"}, "Layout 'math' or 'benchmark' reads it"),
+    ("fields", [{"value": "q"}, {"ground_truth": {"value": "1"}}], "it is of type list. Layout 'orz' reads it"),
+    ("fields", "q", "it is of type str. No other layout reads it"),
+    ("dapo", {"prompt": [{"content": "q"}], "reward_model": {"ground_truth": "1"}, "extra_info": 3}, "AttributeError"),
     ("fields", {"question": "q", "answer": None}, "expected text, got NoneType"),
     ("fields", {"question": " ", "answer": "1"}, "an empty question")])
 def test_rows_that_do_not_fit_refuse_the_set(tmp_path, layout, row, words):
