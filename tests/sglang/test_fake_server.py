@@ -93,6 +93,7 @@ def test_an_abort_in_the_queue_is_answered_without_tokens():
         meta = second()["meta_info"]
         assert meta["finish_reason"] == {"type": "abort", "message": "Abort in waiting queue"}
         assert meta["completion_tokens"] == 0 and "cached_tokens" not in meta
+        wait_until(lambda: server.progress("first") > 0, "a token")
         client.post("/abort_request", {"abort_all": True})
         assert 0 < first()["meta_info"]["completion_tokens"] < 100
 
