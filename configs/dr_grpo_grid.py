@@ -15,10 +15,9 @@ updates, AdamW with betas 0.9 and 0.95 at a constant 1e-6, clipping at 0.2, no K
 steps.
 
 The sets: ORZ (57k) is `orz_math_57k_collected.json` of Open-Reasoner-Zero, MATH (12k) and ASDiv (2k) are directories
-with problem and answer as the authors ship them, GSM8K (8k) is the train split of openai/gsm8k. In the authors' code a
-response under r1 ends with the text `</answer>` and must have the tags to be right; here it ends with the model's own
-end, what follows the first pair of tags is not graded, and an answer in a box is right too. Ours: also the number of
-steps, the mesh, and rows of 4,096 tokens, one per chip.
+with problem and answer as the authors ship them, GSM8K (8k) is the train split of openai/gsm8k. Under r1 a response
+also ends with the text `</answer>`, as in the authors' code; there it must have the tags to be right, and here an answer
+in a box is right too. Ours: also the number of steps, the mesh, and rows of 4,096 tokens, one per chip.
 """
 
 from rlzero.training.config import Config, algorithm_config
@@ -53,6 +52,7 @@ def get_config(argument: str = "qwen_math,math_12k") -> Config:
         "aime", "amc", "math", "minerva", "olympiad_bench"))
     config.rollout.max_prompt_length = 1024
     config.rollout.max_completion_length = 3000
+    config.rollout.stop_text = "</answer>" if template == "r1" else ""
     config.optimizer.learning_rate = 1e-6
     config.optimizer.beta2 = 0.95
     config.learner.mini_batches = 8

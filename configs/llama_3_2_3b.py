@@ -15,9 +15,9 @@ Source: arXiv 2503.20783, section 3.4 (the starts; all with the R1 template), ta
 responses of up to 3,000 tokens, AdamW with betas 0.9 and 0.95 at a constant 1e-6, clipping at 0.2, no KL term. From
 `examples/llama3.2-3b-numinaqa.sh` in sail-sg/understand-r1-zero: MATH's 12,000 problems, 128 prompts a step of up to
 1,024 tokens, and mini-batches of 128 responses, so 8 updates. The authors' own third start is
-lkevinzc/Llama-3.2-3B-NuminaQA: --config.model.path=models/Llama-3.2-3B-NuminaQA. Their responses end with the text
-`</answer>` and must have the tags to be right; here they end with the model's own end, what follows the first pair of
-tags is not graded, and an answer in a box is right too. Ours: also the number of steps, the mesh, and rows of 4,096 tokens, one per chip.
+lkevinzc/Llama-3.2-3B-NuminaQA: --config.model.path=models/Llama-3.2-3B-NuminaQA. Responses also end with the text
+`</answer>`, as in the authors' code; there they must have the tags to be right, and here an answer in a box is right
+too. Ours: also the number of steps, the mesh, and rows of 4,096 tokens, one per chip.
 """
 
 from rlzero.training.config import Config, algorithm_config
@@ -49,6 +49,7 @@ def get_config(start: str = "numinaqa") -> Config:
         "aime", "amc", "math", "minerva", "olympiad_bench"))
     config.rollout.max_prompt_length = 1024
     config.rollout.max_completion_length = 3000
+    config.rollout.stop_text = "</answer>"
     config.optimizer.learning_rate = 1e-6
     config.optimizer.beta2 = 0.95
     config.learner.mini_batches = 8

@@ -13,8 +13,8 @@ of up to 2,048 tokens and responses of up to 8,000 (a cut one gets 0), rows of 1
 values clipped at 0.2, evaluation every 10 steps, and the prompt in `templates/open_reasoner_zero.txt`. The data is
 their first set, of 57,000 questions.
 
-What differs: their responses also end with the text `</answer>`, and only a box within the tags counts. 50 updates are
-50 steps of the policy but 4.2 of the critic; it gets 4. The loss is a mean over tokens, where the paper writes a sum.
+Responses also end with `</answer>`, and where the model begins another turn. What differs: in their code only a box
+within the tags counts. 50 updates are 50 steps of the policy but 4.2 of the critic; it gets 4. The loss is a mean over tokens, where the paper writes a sum.
 The 32B is trained alike, and then 100 steps more on 13,000 hard problems: 48.1 % and 92.2 %. Ours: the number of steps
 (the paper does not say after how many the 7B was taken), and the mesh.
 """
@@ -41,6 +41,7 @@ def get_config() -> Config:
     config.evaluation.files = "data/evaluation_suite/aime,data/evaluation_suite/math"
     config.rollout.max_prompt_length = 2048
     config.rollout.max_completion_length = 8000
+    config.rollout.stop_text = "User:,Human:,Assistant:,</answer>"
     config.optimizer.learning_rate = 1e-6
     config.optimizer.warmup_steps = 50
     config.optimizer.beta2 = 0.95

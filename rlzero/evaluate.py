@@ -56,7 +56,8 @@ def define_flags() -> None:
     flags.DEFINE_float("temperature", 1.0, "Divisor of the logits; 0 is greedy.", lower_bound=0.0)
     flags.DEFINE_float("top_p", 1.0, "Nucleus that is kept, in (0, 1].", lower_bound=1e-6, upper_bound=1.0)
     flags.DEFINE_integer("max_completion_length", 48, "Budget in tokens; with --workdir the run's.", lower_bound=1)
-    flags.DEFINE_string("stop_text", "", "Text whose tokens also end a response; with --workdir the run's.")
+    flags.DEFINE_string("stop_text", "", "Text that also ends a response, such as </answer>, or several with commas "
+                        "between them; with --workdir the run's.")
     flags.DEFINE_integer("seed", 0, "Seed of the samples.", lower_bound=0)
     flags.DEFINE_string("output", None, "JSONL file for every sample; of a study, a directory.")
     flags.DEFINE_bool("study", False, "Look at base models under several templates, see above.")

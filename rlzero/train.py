@@ -36,6 +36,7 @@ from rlzero.rollout.engine import Engine, RolloutError, Sampling
 from rlzero.rollout.handshake import HandshakeError
 from rlzero.rollout.pipeline import Pipeline
 from rlzero.rollout.sampler import Sampler, SamplerOptions
+from rlzero.rollout.stopping import stop_text
 from rlzero.rollout.weights import WeightSyncError
 from rlzero.training import flags as flags_lib
 from rlzero.training.checkpoints import CheckpointError, Checkpoints
@@ -149,7 +150,7 @@ class Run:
     learner: Learner
     held_out: list[Problem]
     left_out: PromptReport
-    stop_ids: tuple[int, ...]
+    sampling: Sampling  # of training
     tokenizer: Any
     description: str
 
@@ -180,36 +181,37 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
     algorithm = config.algorithm.freeze()
     mesh = make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     model = huggingface.read_config(config.model.path)
-    specs = transformer.parameter_specs(model)
-    params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
     compute_dtype = resolved_dtype(config.model.compute_dtype, jax.default_backend())
     tokenizer = huggingface.load_tokenizer(config.model.path)
     if config.model.mask_unused_ids:
         model = huggingface.without_unused_ids(model, tokenizer)
-    own_ends, stop_text = huggingface.stop_token_ids(config.model.path, tokenizer), config.rollout.stop_text
-    stop_ids = huggingface.stop_token_ids(config.model.path, tokenizer, text=stop_text)
+    sampling = Sampling(config.rollout.max_completion_length, huggingface.stop_token_ids(config.model.path, tokenizer),
+                        config.rollout.temperature,
+                        stop_text=stop_text(config.rollout.stop_text, tokenizer, model.vocab_size))
     training, held_out, kept = training_and_held_out(config, tokenizer)
+    specs = transformer.parameter_specs(model)
+    params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
     prompts = PromptIterator(training, seed=config.seed, host=jax.process_index(), hosts=jax.process_count())
     engine = make_engine(config, model, training + held_out, dtype=compute_dtype, mesh=mesh, workdir=workdir)
     grader = make_grader(config.reward)
     score = training_score(config.reward, config.data.template, algorithm, grader, tokenizer,
                            config.rollout.max_completion_length)
-    sampling = Sampling(config.rollout.max_completion_length, stop_ids, config.rollout.temperature)
     sampler = Sampler(engine, prompts, score, sampling, sampler_options(config, algorithm), run_seed=config.seed)
     pipeline = Pipeline(sampler, engine, prompts, steps=config.steps, max_staleness=config.rollout.max_staleness,
                         on_update=config.rollout.on_update)
     learner = Learner(model, algorithm, learner_options(config, algorithm, compute_dtype), params, mesh=mesh)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    stop_texts = " or ".join(map(repr, sampling.stop_text.texts if sampling.stop_text else ()))
     description = (
         f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}"
         f"{f' of which {model.sampled_vocab_size} are sampled' if model.sampled_vocab_size else ''}, stop tokens "
-        f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in own_ends)}"
-        f"{f' and {len(stop_ids) - len(own_ends)} with {stop_text!r}' if stop_text else ''}\n"
+        f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in sampling.stop_ids)}"
+        f"{f', and the text {stop_texts}' if stop_texts else ''}\n"
         f"problems   {config.data.files or config.data.task}: {kept}; {len(held_out)} held out\n"
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "
         f"{mesh.shape['tensor']}; weights {config.model.dtype}, computing in {compute_dtype}")
-    return Run(config, engine, grader, prompts, pipeline, learner, held_out, kept, stop_ids, tokenizer, description)
+    return Run(config, engine, grader, prompts, pipeline, learner, held_out, kept, sampling, tokenizer, description)
 
 
 def resolved_dtype(name: str, platform: str) -> str:
@@ -250,9 +252,9 @@ def assess(run: Run, report: Report, step: int) -> dict[str, float]:
     section, budget = run.config.evaluation, run.config.rollout.max_completion_length
     score = evaluation_score(run.config.reward, run.config.data.template, run.grader, run.tokenizer, budget)
     sampled = evaluate(run.engine, run.held_out, score,
-                       Sampling(budget, run.stop_ids, section.temperature, section.top_p),
+                       dataclasses.replace(run.sampling, temperature=section.temperature, top_p=section.top_p),
                        samples_per_problem=section.samples_per_problem, seed=run.config.seed)
-    greedy = evaluate(run.engine, run.held_out, score, Sampling(budget, run.stop_ids, temperature=0.0),
+    greedy = evaluate(run.engine, run.held_out, score, dataclasses.replace(run.sampling, temperature=0.0),
                       samples_per_problem=1, seed=run.config.seed)
     values = {"accuracy": sampled.accuracy, "standard_error": sampled.standard_error, "greedy": greedy.accuracy,
               f"pass_at_{section.samples_per_problem}": sampled.pass_at(section.samples_per_problem),

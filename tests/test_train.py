@@ -186,9 +186,8 @@ def test_a_text_ends_responses_in_training_and_evaluation_alike(tmp_path):
     config = Config()
     config.rollout.stop_text, config.evaluation.problems = "; ", 4
     run = make_run(config, tmp_path)
-    semicolon = run.tokenizer.convert_tokens_to_ids("; ")
-    assert run.stop_ids == (run.tokenizer.eos_token_id, semicolon)
-    assert "stop tokens 1 '<eos>' and 1 with '; '" in run.description
+    assert run.sampling.stop_ids == (run.tokenizer.eos_token_id,) and run.sampling.stop_text.texts == ("; ",)
+    assert "stop tokens 1 '<eos>', and the text '; '" in run.description
     done = _run("rlzero.evaluate", "--model=demo", "--problems=8", "--samples=1", "--stop_text=; ")
     # The demo writes its first step, `7+8=15; `, before it can box an answer; only guesses come without one.
     assert float(re.search(r"^ +arithmetic .* ([\d.]+)%$", done.stdout, re.MULTILINE)[1]) > 50

@@ -21,7 +21,8 @@ from rlzero.data.problems import Problem, normal_question
 from rlzero.rewards.extraction import answer_text
 
 
-_MISFIT = (AttributeError, KeyError, IndexError, TypeError, ValueError)  # what a reader raises on a row of another layout
+# What a reader raises on a row of another layout.
+_MISFIT = (AttributeError, KeyError, IndexError, TypeError, ValueError)
 
 
 class Row(NamedTuple):
@@ -81,8 +82,8 @@ def _read(reader, raw, path, number, layout):
         fitting = [repr(name) for name, other in LAYOUTS.items() if other and _reads(other, raw)]
         remedy = (f"Layout {' or '.join(fitting)} reads it" if fitting else
                   "No other layout reads it; with 'fields', name the fields of question and answer")
-        raise ValueError(f"{path}, row {number}: not laid out as {layout!r} ({type(error).__name__}: {error}); {holds}. "
-                         f"{remedy}") from None
+        raise ValueError(f"{path}, row {number}: not laid out as {layout!r} ({type(error).__name__}: {error}); "
+                         f"{holds}. {remedy}") from None
     if not row.question.strip():
         raise ValueError(f"{path}, row {number}: an empty question")
     return row

@@ -12,6 +12,7 @@ from rlzero.rollout.engine import Engine, Sampling
 from rlzero.rollout.fleet import FleetOptions
 from rlzero.rollout.local import LocalEngine
 from rlzero.rollout.sglang import SGLangEngine, SGLangOptions
+from rlzero.rollout.stopping import stop_text
 from rlzero.training import config as config_lib
 from rlzero.training import saved_policy
 from rlzero.training.grading import Score, evaluation_score
@@ -38,7 +39,7 @@ class Setting:
       template: around each question, see `data.templates`.
       budget: most tokens of a completion.
       longest: most tokens of a prompt.
-      stop_text: tokens that contain it end a response too; "" for none.
+      stop_text: texts that end a response too, with commas between them; "" for none.
       reward: how answers are graded.
       task: generated task, where no sets are named.
       task_seed: of the task.
@@ -165,8 +166,8 @@ def longest_prompt(sets: dict[str, list[Problem]]) -> tuple[int, ...]:
 
 
 def sampling_of(policy: Policy, setting: Setting, temperature: float, top_p: float) -> Sampling:
-    stop_ids = huggingface.stop_token_ids(policy.path, policy.tokenizer, text=setting.stop_text)
-    return Sampling(setting.budget, stop_ids, temperature, top_p)
+    return Sampling(setting.budget, huggingface.stop_token_ids(policy.path, policy.tokenizer), temperature, top_p,
+                    stop_text=stop_text(setting.stop_text, policy.tokenizer, policy.model.vocab_size))
 
 
 def score_of(policy: Policy, setting: Setting, grader: rewards.Grader) -> Score:

@@ -195,19 +195,15 @@ def without_unused_ids(model: ModelConfig, tokenizer) -> ModelConfig:
     return dataclasses.replace(model, sampled_vocab_size=size) if size < model.vocab_size else model
 
 
-def stop_token_ids(path: str | os.PathLike, tokenizer=None, *, text: str = "") -> tuple[int, ...]:
-    """Every id that ends a response, sorted.
+def stop_token_ids(path: str | os.PathLike, tokenizer=None) -> tuple[int, ...]:
+    """Every id that ends a response, sorted: the union of generation_config.json, config.json and the tokenizer's EOS.
 
     Args:
       path: model directory, or "demo".
       tokenizer: its tokenizer; without one only the directory's own settings count.
-      text: a response also ends with any token that contains this text, such as a newline; needs the tokenizer.
-
-    Returns:
-      The union of generation_config.json, config.json, the tokenizer's EOS, and the tokens that contain `text`.
 
     Raises:
-      ValueError: there is no EOS anywhere, or no token contains the text.
+      ValueError: there is no EOS anywhere.
     """
     directory, ids = model_directory(path), set()
     for name in ("generation_config.json", "config.json"):
@@ -218,16 +214,7 @@ def stop_token_ids(path: str | os.PathLike, tokenizer=None, *, text: str = "") -
         ids.add(tokenizer.eos_token_id)
     if not ids:
         raise ValueError(f"no eos_token_id in {directory}: responses could never end; add it to generation_config.json")
-    return tuple(sorted(ids | (_tokens_with(text, tokenizer) if text else set())))
-
-
-def _tokens_with(text, tokenizer):
-    words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
-    found = {i for i, word in enumerate(words) if text in word}
-    if not found:
-        raise ValueError(f"no token of the vocabulary contains {text!r}, so it can end no response; use a text within "
-                         "one token, best a single character")
-    return found
+    return tuple(sorted(ids))
 
 
 def _rope_scaling(rope):

@@ -9,6 +9,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+
+from rlzero.rollout.stopping import StopText
+
 FinishReason = Literal["stop", "length", "abort"]
 Pairs = dict[str, tuple[float, float]]  # metrics: name -> (sum, weight)
 
@@ -27,6 +31,7 @@ class Sampling:
       temperature: divisor of the logits; 0 picks the most likely token.
       top_p: keep the smallest set of tokens that holds this probability; 1 keeps all.
       top_k: keep this many tokens; 0 keeps all.
+      stop_text: texts that end a completion too, with the token that completes one.
     """
 
     max_new_tokens: int
@@ -34,6 +39,7 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    stop_text: StopText | None = None
 
     def __post_init__(self):
         if self.max_new_tokens < 1:
@@ -43,6 +49,12 @@ class Sampling:
         if not self.temperature >= 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError("expected temperature >= 0, 0 < top_p <= 1 and top_k >= 0, got "
                              f"{self.temperature}, {self.top_p} and {self.top_k}")
+
+    def end(self, ids: Sequence[int]) -> int | None:
+        """How many of these tokens, the first of a completion, there are when it stops; None: they hold no stop."""
+        stops = np.flatnonzero(np.isin(ids, self.stop_ids))
+        ends = [int(stops[0]) + 1 if stops.size else None, self.stop_text.end(ids) if self.stop_text else None]
+        return min((end for end in ends if end is not None), default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +83,8 @@ class Completion:
       request: what was asked.
       completion_ids: ids as sampled, the stop token included; never re-tokenized.
       rollout_logprobs: log-probability of each id under the distribution it was drawn from, same length.
-      finish_reason: "stop" (a stop id was sampled), "length" (budget used up) or "abort" (never trained on).
+      finish_reason: "stop" (a stop id, or the end of a stop text), "length" (budget used up) or "abort" (never
+        trained on).
       policy_version: number of parameter updates behind the weights that sampled it; of the oldest ones where the
         weights changed on the way.
       spans: which weights sampled which tokens, where an engine can tell them apart; empty: all by `policy_version`.

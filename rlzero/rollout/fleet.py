@@ -221,7 +221,7 @@ class Fleet:
         if not call.deliver(completion):
             self.counts["late"] += 1
             return
-        self.counts["finish_disagreements"] += cut and ids[-1] in call.sampling.stop_ids
+        self.counts["finish_disagreements"] += cut and call.sampling.end(ids) is not None
         node.tally.update(completions=1, tokens=len(ids), prompt_tokens=len(item.request.prompt_ids),
                           cached_tokens=int(meta.get("cached_tokens") or 0), busy_seconds=seconds)
 

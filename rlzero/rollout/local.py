@@ -148,11 +148,10 @@ class LocalEngine:
         return arrays if self._mesh is None else jax.device_put(arrays, batch_sharding(self._mesh))
 
     def _completion(self, request, ids, logprobs, sampling):
-        stops = np.flatnonzero(np.isin(ids, sampling.stop_ids))
-        length = int(stops[0]) + 1 if stops.size else len(ids)
-        return Completion(request=request, completion_ids=tuple(ids[:length].tolist()),
-                          rollout_logprobs=tuple(logprobs[:length].tolist()),
-                          finish_reason="stop" if stops.size else "length", policy_version=self._version)
+        end = sampling.end(ids)
+        return Completion(request=request, completion_ids=tuple(ids[:end].tolist()),
+                          rollout_logprobs=tuple(logprobs[:end].tolist()),
+                          finish_reason="length" if end is None else "stop", policy_version=self._version)
 
 
 @flax.struct.dataclass
@@ -163,6 +162,7 @@ class _Rows:
     token: jax.Array  # [B] the newest token
     position: jax.Array  # [B] its position
     seed: jax.Array  # [B] uint32
+    matched: jax.Array  # [B] how far its newest tokens have come with a stop text, see `stopping`
     done: jax.Array  # [B] bool
     ids: jax.Array  # [B, T]
     logprobs: jax.Array  # [B, T] float32
@@ -239,8 +239,8 @@ def _prefill(params, tokens, positions, segments, seeds, temperature, *, config,
     cache, hidden_CBD = jax.lax.scan(run, transformer.init_cache(config, B, capacity, dtype), parts)
     token, logprob = _draw(params, config, hidden_CBD[-1], seeds, jnp.int32(0), temperature, sampling)
     blank = constrain(jnp.zeros((B, sampling.max_new_tokens)), BATCH_AXES)
-    rows = _Rows(cache=cache, token=token, position=positions[:, -1], seed=seeds, done=segments[:, -1] == 0,
-                 ids=blank.astype(jnp.int32), logprobs=blank, step=jnp.int32(0))
+    rows = _Rows(cache=cache, token=token, position=positions[:, -1], seed=seeds, matched=jnp.zeros(B, jnp.int32),
+                 done=segments[:, -1] == 0, ids=blank.astype(jnp.int32), logprobs=blank, step=jnp.int32(0))
     return _record(rows, token, logprob, sampling)
 
 
@@ -270,7 +270,7 @@ def _select(rows, chosen, *, shares):
         cache = rows.cache.replace(
             key=rows.cache.key[:, chosen], value=rows.cache.value[:, chosen],
             positions=rows.cache.positions[chosen], segments=rows.cache.segments[chosen])
-        names = ("token", "position", "seed", "done", "ids", "logprobs")
+        names = ("token", "position", "seed", "matched", "done", "ids", "logprobs")
         return rows.replace(cache=cache, **{name: getattr(rows, name)[chosen] for name in names})
 
     if shares == 1:
@@ -278,7 +278,7 @@ def _select(rows, chosen, *, shares):
     split, whole = PartitionSpec(BATCH_AXES), PartitionSpec()
     stacked = PartitionSpec(None, BATCH_AXES)
     specs = _Rows(cache=transformer.Cache(stacked, stacked, split, split, whole), token=split, position=split,
-                  seed=split, done=split, ids=split, logprobs=split, step=whole)
+                  seed=split, matched=split, done=split, ids=split, logprobs=split, step=whole)
     return jax.shard_map(local, in_specs=(specs, split), out_specs=specs, axis_names=set(BATCH_AXES))(rows, chosen)
 
 
@@ -289,11 +289,15 @@ def _grow(rows, *, capacity):
 
 
 def _record(rows, token, logprob, sampling):
-    """Appends the drawn tokens; a row is done after a stop id or at the end of the budget."""
-    stopped = jnp.isin(token, jnp.asarray(sampling.stop_ids))
+    """Appends the drawn tokens; a row is done after a stop id or text, or at the end of the budget."""
+    stopped, matched = jnp.isin(token, jnp.asarray(sampling.stop_ids)), rows.matched
+    if sampling.stop_text:
+        matched = jnp.asarray(sampling.stop_text.table)[token, matched].astype(jnp.int32)
+        stopped |= matched == sampling.stop_text.end_state
     out_of_budget = rows.step + 1 >= sampling.max_new_tokens
     return rows.replace(
-        token=token, position=rows.position + 1, done=rows.done | stopped | out_of_budget, step=rows.step + 1,
+        token=token, position=rows.position + 1, matched=matched,
+        done=rows.done | stopped | out_of_budget, step=rows.step + 1,
         ids=jax.lax.dynamic_update_slice(rows.ids, token[:, None], (0, rows.step)),
         logprobs=jax.lax.dynamic_update_slice(rows.logprobs, logprob[:, None], (0, rows.step)))
 

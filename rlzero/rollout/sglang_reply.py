@@ -29,13 +29,16 @@ def generate_body(request: Request, sampling: Sampling, rid: str,
     Every sampling parameter is written out, since a server may take its defaults from the model's generation config.
     `sampling_seed` counts on servers that run with deterministic inference.
     """
+    stop = sampling.stop_text
+    # A server that is given a text decodes the newest tokens after each, so it is given one only where ids don't do.
+    texts = {"stop": list(stop.texts), "no_stop_trim": True} if stop and stop.spread else {}
     return {
         "rid": rid, "input_ids": list(request.prompt_ids), "return_logprob": True, "stream": False,
         "sampling_params": {
-            "n": 1, "max_new_tokens": sampling.max_new_tokens, "stop_token_ids": list(sampling.stop_ids),
+            "n": 1, "max_new_tokens": sampling.max_new_tokens, "stop_token_ids": _stop_ids(sampling),
             "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or -1, "min_p": 0.0,
             "repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
-            "sampling_seed": request.seed & 0x7FFFFFFF, **(others or {})}}
+            "sampling_seed": request.seed & 0x7FFFFFFF, **texts, **(others or {})}}
 
 
 def check_request(request: Request, sampling: Sampling, *, vocab_size: int, context: int) -> None:
@@ -82,17 +85,28 @@ def completion(reply: Mapping[str, Any], request: Request, sampling: Sampling, *
     _expect(len(ids) == meta.get("completion_tokens"),
             f"has {len(ids)} ids but reports {meta.get('completion_tokens')} completion tokens")
     _expect(ids and 0 <= min(ids) and max(ids) < vocab_size, f"has no ids, or ids outside 0..{vocab_size - 1}")
-    early = next((i for i, token in enumerate(ids[:-1]) if token in sampling.stop_ids), None)
+    stop_ids = set(_stop_ids(sampling))
+    early = next((i for i, token in enumerate(ids[:-1]) if token in stop_ids), None)
     _expect(early is None, f"goes on after the stop token at position {early}")
+    end = sampling.end(ids)
     if reason == "stop":
-        _expect(ids[-1] in sampling.stop_ids,
-                f"stopped at {matched!r} with last id {ids[-1]}, which is none of the stop ids: either the server "
-                "trims the stop token, or it has an end-of-sequence id that the trainer lacks")
+        _expect(end is not None and matched in (ids[-1], *(sampling.stop_text.texts if sampling.stop_text else ())),
+                f"stopped at {matched!r} with last id {ids[-1]}, which is no stop: either the server trims the stop "
+                "token, or it has an end-of-sequence id that the trainer lacks, or it computed no number")
     else:
         _expect(len(ids) == sampling.max_new_tokens,
                 f"was cut at {len(ids)} tokens, expected the budget of {sampling.max_new_tokens}")
     spans = _spans(meta, len(ids), version_of)
+    if end is not None and end < len(ids):
+        # A server looks for a text in as many tokens as its tokenizer writes it in. Where a model took more of them it
+        # goes on, which changes no token up to the end.
+        spans = tuple(span._replace(end=min(span.end, end)) for span in spans if span.start < end)
+        ids, logprobs, reason = ids[:end], logprobs[:end], "stop"
     return Completion(request, tuple(ids), logprobs, reason, min(span.version for span in spans), spans)
+
+
+def _stop_ids(sampling):
+    return [*sampling.stop_ids, *(sampling.stop_text.ids if sampling.stop_text else ())]
 
 
 def _finish(reason):

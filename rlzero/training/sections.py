@@ -111,7 +111,8 @@ class RolloutSection:
     max_prompt_length: int = setting(64, "[1, inf)")
     # The generation budget: the L of Dr. GRPO's divisor, and where a completion is cut.
     max_completion_length: int = setting(64, "[1, inf)")
-    # A response also ends with any token that contains this text, such as a newline; empty for the model's own ends.
+    # A response also ends with the token that completes this text, such as </answer>, or one of several with commas
+    # between them; empty for the model's own ends.
     stop_text: str = ""
     # Dynamic sampling: rounds of generation a step may take to find groups with a signal.
     max_generation_rounds: int = setting(5, "[1, inf)")

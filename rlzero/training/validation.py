@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rlzero import algorithms
+from rlzero.rollout import stopping
 from rlzero.training import config as config_lib
 from rlzero.training import data_rules, reward_rules
 from rlzero.training import sections
@@ -232,6 +233,14 @@ def _model_path(path: str) -> str | None:
             "the small model inside the package.")
 
 
+def _stop_text(text: str) -> str | None:
+    complaint = stopping.complaint(text.split(",")) if text else ""
+    if not complaint:
+        return None
+    return (f"--config.rollout.stop_text={text!r}: {complaint}; for example --config.rollout.stop_text='</answer>', or "
+            "nothing for the model's own ends.")
+
+
 def _servers(servers: str, engine: str) -> str | None:
     urls = [url.strip() for url in servers.split(",")]
     example = "--config.rollout.servers=http://10.0.0.5:30000,http://10.0.0.6:30000"
@@ -279,6 +288,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[..., str | None]], ...] = (
      _packed_responses),
     (("rollout.top_p",), _nucleus),
     (("rollout.top_k",), _top_k),
+    (("rollout.stop_text",), _stop_text),
     *data_rules.RULES,
     (("rollout.servers", "rollout.engine"), _servers),
     (("rollout.router", "rollout.engine"), _router),

@@ -88,6 +88,7 @@ _DR_GRPO = {
     "learner.epochs": (1, "t6: inner epochs"),
     "rollout.max_prompt_length": (1024, "scripts: prompt_max_length"),
     "rollout.max_completion_length": (3000, "t6"),
+    "rollout.stop_text": ("", "train_zero_math.py: models of Qwen end by themselves"),
     "rollout.temperature": (1.0, "t6"),
     "rollout.top_p": (1.0, "t6"),
     "reward.correct": (1.0, "3.1"),
@@ -127,6 +128,8 @@ _DR_GRPO_OURS = {
     "mesh.fsdp": 8,
     "evaluation.problems": 2000,
 }
+
+_R1_END = {"rollout.stop_text": ("</answer>", "train_zero_math.py: under r1")}
 
 _LEVELS = {"data.levels": ("3-5", "section 1"), "data.layout": ("math", "section 1"),
            "data.template": ("qwen_math", "section 1")}
@@ -204,6 +207,7 @@ _ORZ = {
     "data.layout": ("orz", "c: prompt_data"),
     "rollout.max_prompt_length": (2048, "c: prompt_max_len"),
     "rollout.max_completion_length": (8000, "c: generate_max_len"),
+    "rollout.stop_text": ("User:,Human:,Assistant:,</answer>", "c: stop"),
     "rollout.temperature": (1.0, "Z app B"),
     "rollout.top_p": (1.0, "Z app B"),
     "reward.correct": (1.0, "Z 2.3"),
@@ -292,11 +296,13 @@ PAPER = {
     "dr_grpo_qwen2_5_math_7b.py": _DR_GRPO | _LEVELS | {"model.shape": ("Qwen2.5-Math-7B", "section 1")},
     "dr_grpo_qwen2_5_math_1_5b.py": _DR_GRPO | _LEVELS | {"model.shape": ("Qwen2.5-Math-1.5B", "t4")},
     **{name: _DR_GRPO | {"model.shape": ("Qwen2.5-Math-1.5B", "3.3"), "data.template": (template, "3.3"),
-                         "data.files": (files, "t3"), "data.layout": (layout, "t3"), "data.levels": ("", "t3")}
+                         "data.files": (files, "t3"), "data.layout": (layout, "t3"), "data.levels": ("", "t3"),
+                         **(_R1_END if template == "r1" else {})}
        for name, (template, files, layout) in _GRID.items()},
     **{f"llama_3_2_3b.py:{start}": _DR_GRPO | {
         "model.shape": ("Llama-3.2-3B", "3.4"), "model.path": (path, "3.4"), "data.template": ("r1", "3.4"),
-        "data.files": ("data/math_12k", "llama3.2-3b-numinaqa.sh"), "data.layout": ("math", "llama3.2-3b-numinaqa.sh")}
+        "data.files": ("data/math_12k", "llama3.2-3b-numinaqa.sh"), "data.layout": ("math", "llama3.2-3b-numinaqa.sh"),
+        **_R1_END}
        for start, (path, _, _) in STARTS.items()},
     "deepseek_r1_zero_qwen2_5_32b.py": _R1,
     "ppo_open_reasoner_zero_7b.py": _ORZ,

@@ -93,6 +93,7 @@ def small(name):
     config.steps, config.prompts_per_step, config.group_size = 2, 16, 4
     config.model.attention, config.model.remat = "xla", False
     config.rollout.max_prompt_length, config.rollout.max_completion_length = 32, 48
+    config.rollout.stop_text = ""  # no letters in the small vocabulary
     config.learner.pack_tokens, config.learner.micro_batch_size = 80, 16
     config.learner.reference_refresh_steps = min(config.learner.reference_refresh_steps, 1)
     config.mesh.data, config.mesh.fsdp, config.mesh.tensor = 1, 1, 1

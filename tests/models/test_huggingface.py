@@ -216,17 +216,6 @@ def test_stop_tokens_are_the_union_of_all_sources(tmp_path):
         huggingface.stop_token_ids(silent)
 
 
-def test_a_text_ends_a_response_through_every_token_that_contains_it():
-    tokenizer = huggingface.load_tokenizer("demo")
-    eos, newline = (tokenizer.convert_tokens_to_ids(token) for token in ("<eos>", "\n"))
-    assert huggingface.stop_token_ids("demo", tokenizer) == (eos,)
-    assert huggingface.stop_token_ids("demo", tokenizer, text="\n") == tuple(sorted((eos, newline)))
-    blanks = {i for i in range(len(tokenizer)) if " " in tokenizer.decode([i])}
-    assert len(blanks) > 2 and set(huggingface.stop_token_ids("demo", tokenizer, text=" ")) == blanks | {eos}
-    with pytest.raises(ValueError, match="no token of the vocabulary contains '7\\+8'"):
-        huggingface.stop_token_ids("demo", tokenizer, text="7+8")
-
-
 def test_weight_files_can_be_read_by_whom_the_config_can(tmp_path):
     directory, _ = model_directory(tmp_path / "model")
     modes = {(directory / name).stat().st_mode for name in ("config.json", "model.safetensors")}

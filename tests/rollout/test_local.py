@@ -11,6 +11,7 @@ from rlzero.models import transformer
 from rlzero.rollout import local
 from rlzero.rollout.engine import Request, Sampling, request_seed
 from rlzero.rollout.local import LocalEngine
+from rlzero.rollout.stopping import StopText
 
 SAMPLING = Sampling(max_new_tokens=12, stop_ids=(1, 2, 7))
 PARAMS = make_params()
@@ -79,6 +80,23 @@ def test_every_stop_id_ends_a_completion_and_is_part_of_it(engine):
         assert completion.finish_reason == ("stop" if ids[-1] in (1, 2, 7) else "length")
         assert len(ids) == 12 or completion.finish_reason == "stop"
     assert 0 < len(stopped) < 40
+
+
+def test_a_text_ends_a_completion_where_its_tokens_complete_it(engine):
+    words = [chr(ord("a") + i % 4) * (1 + i % 3) for i in range(LLAMA.vocab_size)]  # a, bb, ccc, d, aa, bbb, c, ...
+    stop = StopText(["ab"], words)
+    assert stop.spread and not stop.ids
+    free, ended = (generate(engine, make_requests(60), sampling) for sampling in (
+        SAMPLING, dataclasses.replace(SAMPLING, stop_text=stop)))
+    ends = 0
+    for name, completion in ended.items():
+        ids = free[name].completion_ids
+        end = stop.end(ids)
+        assert completion.completion_ids == ids[:end]
+        np.testing.assert_allclose(completion.rollout_logprobs, free[name].rollout_logprobs[:end], atol=2e-5)
+        assert completion.finish_reason == ("stop" if end else free[name].finish_reason)
+        ends += end is not None and end < len(ids)
+    assert ends > 5
 
 
 def test_a_stop_exactly_at_the_budget_is_a_stop(engine):

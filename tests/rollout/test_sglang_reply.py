@@ -1,11 +1,13 @@
 """An answer of SGLang becomes a completion only if its parts agree; every contradiction is refused in words."""
 
 import copy
+import dataclasses
 
 import pytest
 
 from rlzero.rollout import sglang_reply
 from rlzero.rollout.engine import Request, Sampling, Span
+from rlzero.rollout.stopping import StopText
 
 REQUEST = Request("p7", 3, (10, 20, 30), seed=5_000_000_000 % 2**32)
 SAMPLING = Sampling(max_new_tokens=4, stop_ids=(1, 2), temperature=0.7)
@@ -20,8 +22,13 @@ def reply(ids=(9, 8, 1), *, finish=None, **meta):
         "output_token_logprobs": [[-0.5, token, None] for token in ids]} | meta}
 
 
-def parse(answer):
-    return sglang_reply.completion(answer, REQUEST, SAMPLING, rid="r", vocab_size=32, version_of=int)
+# Tokens 3 and 4 write the text together, 5 by itself.
+TEXT = StopText(["ab"], ["", "", "", "a", "b", "xab"] + ["y"] * 26)
+UNTIL_TEXT = dataclasses.replace(SAMPLING, stop_text=TEXT)
+
+
+def parse(answer, sampling=SAMPLING):
+    return sglang_reply.completion(answer, REQUEST, sampling, rid="r", vocab_size=32, version_of=int)
 
 
 def test_ids_log_probabilities_and_version_are_taken_as_they_are():
@@ -44,6 +51,29 @@ def test_a_stop_token_at_the_very_end_of_the_budget_is_no_truncation():
 def test_an_aborted_answer_has_no_tokens_to_train_on():
     found = parse(reply((9, 8), finish={"type": "abort", "message": "…"}))
     assert found.finish_reason == "abort" and found.completion_ids == ()
+
+
+def test_a_text_ends_a_completion_with_the_token_that_completes_it():
+    asked = sglang_reply.generate_body(REQUEST, UNTIL_TEXT, "r")["sampling_params"]
+    assert asked["stop_token_ids"] == [1, 2, 5] and asked["stop"] == ["ab"] and asked["no_stop_trim"] is True
+    whole = dataclasses.replace(SAMPLING, stop_text=StopText(["ab"], ["", "a", "ab"]))
+    assert sglang_reply.generate_body(REQUEST, whole, "r")["sampling_params"].keys() == asked.keys() - {
+        "stop", "no_stop_trim"}
+    found = parse(reply((9, 3, 4), finish={"type": "stop", "matched": "ab"}), UNTIL_TEXT)
+    assert (found.completion_ids, found.finish_reason) == ((9, 3, 4), "stop")
+    assert parse(reply((9, 5)), UNTIL_TEXT).completion_ids == (9, 5)
+    with pytest.raises(ValueError, match="which is no stop"):
+        parse(reply((9, 3, 7), finish={"type": "stop", "matched": "ab"}), UNTIL_TEXT)
+    with pytest.raises(ValueError, match="goes on after the stop token at position 1"):
+        parse(reply((9, 5, 8, 1)), UNTIL_TEXT)
+
+
+@pytest.mark.parametrize("finish", [{"type": "length", "length": 4}, {"type": "stop", "matched": 1}])
+def test_a_text_that_the_server_missed_ends_a_completion_all_the_same(finish):
+    spans = [{"version": "8", "start": 0, "end": 2}, {"version": "7", "start": 2, "end": 4}]
+    found = parse(reply((3, 4, 8, 1), finish=finish, weight_versions=spans), UNTIL_TEXT)
+    assert (found.completion_ids, found.rollout_logprobs, found.finish_reason) == ((3, 4), (-0.5, -0.5), "stop")
+    assert found.policy_version == 8 and found.spans == (Span(8, 0, 2),)
 
 
 def test_log_probabilities_a_rounding_error_above_zero_are_zero():
@@ -77,6 +107,7 @@ def test_contradictions_in_the_meta_data_are_refused(change, words):
     (reply((9, 40, 1)), "outside 0..31"),
     (reply((9, 1, 8, 2)), "goes on after the stop token at position 1"),
     (reply((9, 8), finish={"type": "stop", "matched": 1}), "trims the stop token"),
+    (reply((9, 1), finish={"type": "stop", "matched": "NaN happened"}), "computed no number"),
     (reply((9, 8), finish={"type": "length", "length": 2}), "cut at 2 tokens, expected the budget of 4"),
     (reply(()), "no ids"),
 ])

@@ -13,6 +13,8 @@ from real_server import wait_until
 
 from rlzero.models import huggingface
 from rlzero.rollout import handshake, sglang_reply
+from rlzero.rollout.engine import Request, Sampling
+from rlzero.rollout.stopping import stop_text
 
 _FREE = {"temperature": 1.0, "ignore_eos": True}
 _PROMPT = [8, 13, 9, 15]  # 5+6=
@@ -76,6 +78,22 @@ def test_an_end_of_sequence_is_part_of_the_completion(sglang_server):
     answer = sglang_server.sample(_PROMPT, max_new_tokens=60, temperature=0.0)
     assert answer["output_ids"][-1] == 1 and answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": 1}
     assert answer["text"].endswith("}"), "of the text, but not of the ids, the server cuts it off"
+
+
+@pytest.mark.parametrize("text, ended", [("19}", True), ("1", True), ("}", True), ("=1", False)])
+def test_a_text_ends_a_completion_with_the_token_that_completes_it(sglang_server, text, ended):
+    tokenizer = huggingface.load_tokenizer("demo")
+    sampling = Sampling(60, huggingface.stop_token_ids("demo", tokenizer), temperature=0.0,
+                        stop_text=stop_text(text, tokenizer, len(tokenizer)))
+    request = Request("p", 0, tuple(_PROMPT), 0)
+    whole = sglang_server.sample(_PROMPT, max_new_tokens=60, temperature=0.0)["output_ids"]
+    answer = sglang_server.post("/generate", sglang_reply.generate_body(request, sampling, "until"))
+    found = sglang_reply.completion(answer, request, sampling, rid="until", vocab_size=len(tokenizer),
+                                    version_of=lambda version: 0)
+    end = sampling.stop_text.end(whole)
+    assert answer["output_ids"] == whole[:end], "the server ends there by itself, and keeps the token"
+    assert found.completion_ids == tuple(whole[:end]) and found.finish_reason == "stop"
+    assert (end is not None) == ended == (text in tokenizer.decode(whole))
 
 
 def test_an_abort_ends_every_request_whose_id_begins_so(fresh_server):

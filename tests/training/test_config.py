@@ -53,6 +53,7 @@ def test_every_field_has_a_plain_type_and_a_valid_default():
     (dict(rollout__temperature=0.0), "--config.rollout.temperature=0.0: expected a number above 0, for example"),
     (dict(rollout__top_p=0.9), "--config.rollout.top_p=0.9: a nucleus cuts"),
     (dict(rollout__top_k=50), "--config.rollout.top_k=50: top-k"),
+    (dict(rollout__stop_text="</answer>,"), "--config.rollout.stop_text='</answer>,': holds an empty text; for example"),
     (dict(rollout__top_p=1.5), "rollout.top_p=1.5: expected a number above 0 and at most 1"),
     (dict(preset="dr_grpo", rollout__max_completion_length=0), "max_completion_length=0: expected .* at least 1"),
     (dict(preset="dapo", rollout__max_completion_length=2), "overlong_fraction=0.2: .*less than one token.*=0.5"),
