@@ -97,8 +97,14 @@ def _box_content(text: str, start: int, end: int) -> str | None:
         elif brace.group() == "}":
             depth -= 1
             if depth == 0:
-                return text[start + 1 : brace.start()].strip()
+                return _stripped(text[start + 1 : brace.start()])
     return None
+
+
+def _stripped(text: str) -> str:
+    r"""Without blanks around it; `\ ` is one too."""
+    text = text.strip()
+    return text[:-1].rstrip() if text.endswith("\\") and not text.endswith("\\\\") else text
 
 
 def _last_answer_line(text: str) -> str | None:
@@ -108,7 +114,7 @@ def _last_answer_line(text: str) -> str | None:
     for line in reversed(text.splitlines()):
         match = _ANSWER_LINE.match(line)
         if match:
-            rest = match.group(1).strip()
+            rest = _stripped(match.group(1))
             content = rest if rest.strip(_DECORATION) else following
             if answer is None:
                 answer = content

@@ -9,7 +9,7 @@ wrote is evaluated as code, and all work is bounded by sizes, not by a clock, so
 import re
 
 from rlzero.rewards.mathematics import choices, library, reading
-from rlzero.rewards.mathematics.answers import Answer
+from rlzero.rewards.mathematics.answers import Answer, Text
 from rlzero.rewards.mathematics.comparison import same
 from rlzero.rewards.mathematics.tokens import MAX_CHARACTERS, Unreadable
 
@@ -29,9 +29,18 @@ def same_answer(gold: str, given: str) -> bool:
     if _squeezed(gold) == _squeezed(given):
         return True
     try:
-        return same(_read(gold), _read(given))
+        expected = _read(gold)
+        return same(expected, _read(given)) or _says(expected, given)
     except Unreadable:
         return False
+
+
+def _says(expected: Answer, given: str) -> bool:
+    """Whether an answer consists of the letters of a gold answer in words, such as NO for `\\text{No}`."""
+    if not isinstance(expected, Text) or not all(word.isalpha() for word in expected.values):
+        return False
+    words = " ".join(expected.values)
+    return len(words) > 1 and choices.unwrapped(given).rstrip(".").casefold() == words
 
 
 def why_unreadable(gold: str) -> str | None:

@@ -14,14 +14,14 @@ _ANOTHER = re.compile(r"(?<![A-Za-z])(?:\(?[A-J]\)|[A-J](?![A-Za-z])|(?:or|and|n
 
 def gold_letter(gold: str) -> str | None:
     """The letter a gold answer consists of, or begins with if it stands in brackets there."""
-    text = _unwrapped(gold)
+    text = unwrapped(gold)
     letter = _LETTER.fullmatch(text) or re.fullmatch(r"\(\s*([A-J])\s*\)\s*\S.*", text)
     return letter[1] if letter else None
 
 
 def chosen_letter(answer: str) -> str | None:
     """The one letter an answer chooses; None if it names several, or none."""
-    text = _unwrapped(answer)
+    text = unwrapped(answer)
     if alone := _ALONE.fullmatch(text):
         return alone[1].upper()
     chosen = _CHOSEN.fullmatch(text)
@@ -30,5 +30,6 @@ def chosen_letter(answer: str) -> str | None:
     return chosen[1]
 
 
-def _unwrapped(text: str) -> str:
+def unwrapped(text: str) -> str:
+    """The text without fonts, braces and doubled blanks; empty if it is too long for a choice or a word."""
     return " ".join(_WRAPPERS.sub(" ", text[:500]).split()) if len(text) <= 500 else ""

@@ -4,7 +4,7 @@ The gold answer decides what may be left out: its name (y = 2x + 1 against 2x + 
 percent sign. Kinds do not mix: a list is no pair, a set no number, a ratio no fraction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -38,6 +38,8 @@ def same(gold: Answer, given: Answer) -> bool:
         return _named(gold, given)
     if type(gold) is type(given) and type(gold) in _BY_KIND and _BY_KIND[type(gold)](gold, given):
         return True
+    if _is_pair(gold) and (named := _bindings(given)) is not None:
+        return _in_order(named) and _groups(_as_pair(gold), Group("tuple", tuple(named.values())))
     if isinstance(gold, Interval) != isinstance(given, Interval) and _is_pair(gold) and _is_pair(given):
         return _groups(_as_pair(gold), _as_pair(given))
     if isinstance(gold, Text) and isinstance(given, Scalar) or isinstance(gold, Scalar) and isinstance(given, Text):
@@ -55,6 +57,8 @@ def _named(gold: Answer, given: Answer) -> bool:
     name, value, other = (
         (gold.name, gold.value, given) if isinstance(gold, Named) else (given.name, given.value, gold)
     )
+    if name.startswith("(") and not _in_order(name.strip("()").split(",")):
+        return _system(gold, given)
     if isinstance(other, Relation) and isinstance(value, Scalar):
         return _equations(gold, given)
     if isinstance(other, Group) and name.startswith("("):
@@ -72,6 +76,12 @@ def _system(gold: Answer, given: Answer) -> bool:
         and systems[0].keys() == systems[1].keys()
         and all(same(value, systems[1][name]) for name, value in systems[0].items())
     )
+
+
+def _in_order(names: Iterable[str]) -> bool:
+    """Whether it goes without saying which value is whose, as in (3, -4) for (x, y)."""
+    names = list(names)
+    return names == sorted(names)
 
 
 def _bindings(answer: Answer) -> dict[str, Answer] | None:

@@ -78,7 +78,8 @@ class _Parser(Cursor):
             elif self.take("/"):
                 product, divided = ("div", product, self._factor()), True
             elif self._starts_factor():
-                if divided or (self.peek().kind in ("number", "recurring") and self.peek(1).value != "^"):
+                number_follows = self.peek().kind in ("number", "recurring") and self.peek(1).value != "^"
+                if divided or (number_follows and (self.peek(-1).value != "!" or self.peek().spaced)):
                     raise Unreadable("a product without a sign where it could mean two things")
                 product = ("mul", product, self._power())
             else:

@@ -107,11 +107,13 @@ def _read_item(tokens: list[Token]) -> Answer:
 
 
 def _text(tokens: list[Token]) -> Text:
-    """Words without regard to case, everything else as it is written."""
+    """Words without regard to case, everything else as it is written, but for braces around a single sign."""
+    around = {place for first in range(len(tokens) - 2) for place in (first, first + 2)
+              if tokens[first].value == "{" and tokens[first + 2].value == "}" and tokens[first + 1].kind != "open"}
     return Text(
         tuple(
             token.value.casefold() if token.kind == "word" and len(token.value) > 1 else token.value
-            for token in tokens
+            for place, token in enumerate(tokens) if place not in around
         )
     )
 
@@ -252,8 +254,11 @@ def _based(tokens: list[Token]) -> Answer | None:
     for place, token in enumerate(tokens):
         if token.value == "_" and place:
             digits, base = tokens[:place], [t for t in tokens[place + 1 :] if t.value not in ("{", "}")]
+            if digits[0].value == "(" and digits[-1].value == ")":
+                digits = digits[1:-1]
             if (
-                all(t.kind in ("number", "symbol") for t in digits)
+                digits
+                and all(t.kind in ("number", "symbol") for t in digits)
                 and digits[0].kind == "number"
                 and len(base) == 1
                 and (base[0].kind == "number")

@@ -254,7 +254,7 @@ def _is_word(run: str, following: str) -> bool:
     """Whether a run of letters in a formula is a word, and not a product of symbols such as `xy` or `ABC`."""
     if len(run) == 1:
         return False
-    if run in _SHORT_WORDS or run.lower() in ("and", "or"):
+    if run in _SHORT_WORDS or run == "No" or run.lower() in ("and", "or", "odd", "all"):
         return True
     if len(run) == 2 or (run.isupper() and len(run) <= 4) or following == "^":
         return False
