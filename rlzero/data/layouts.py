@@ -59,10 +59,10 @@ def load(path: str | pathlib.Path, layout: str, *, question_field: str = "questi
     """
     if layout not in LAYOUTS:
         raise ValueError(f"there is no layout {layout!r}; available: {', '.join(LAYOUTS)}")
-    reader = LAYOUTS[layout] or _fields(question_field, answer_field)
+    readers = LAYOUTS | {"fields": _fields(question_field, answer_field)}
     problems, seen = [], {}
     for number, raw in enumerate(files.rows(path)):
-        row = _read(reader, raw, path, number, layout)
+        row = _read(readers, layout, raw, path, number)
         if levels is not None and not _within(row, levels, path):
             continue
         name = row.id or hashlib.blake2b(normal_question(row.question).encode(), digest_size=6).hexdigest()
@@ -74,12 +74,12 @@ def load(path: str | pathlib.Path, layout: str, *, question_field: str = "questi
     return problems
 
 
-def _read(reader, raw, path, number, layout):
+def _read(readers, layout, raw, path, number):
     try:
-        row = reader(raw)
+        row = readers[layout](raw)
     except _MISFIT as error:
         holds = f"it has {', '.join(raw)}" if isinstance(raw, Mapping) else f"it is of type {type(raw).__name__}"
-        fitting = [repr(name) for name, other in LAYOUTS.items() if other and _reads(other, raw)]
+        fitting = [repr(name) for name, reader in readers.items() if _reads(reader, raw)]
         remedy = (f"Layout {' or '.join(fitting)} reads it" if fitting else
                   "No other layout reads it; with 'fields', name the fields of question and answer")
         raise ValueError(f"{path}, row {number}: not laid out as {layout!r} ({type(error).__name__}: {error}); "

@@ -121,6 +121,7 @@ def test_levels_choose_problems_and_need_a_level(tmp_path):
     ("fields", {"problem": "q"}, "KeyError: 'question'.*it has problem. No other layout reads it; .*name the fields"),
     ("fields", {"problem": "q", "answer": "1"}, "Layout 'math' or 'benchmark' reads it"),
     ("fields", [{"value": "q"}, {"ground_truth": {"value": "1"}}], "it is of type list. Layout 'orz' reads it"),
+    ("benchmark", {"question": "q", "answer": "1"}, "KeyError: 'problem'.*Layout 'fields' reads it"),
     ("fields", "q", "it is of type str. No other layout reads it"),
     ("dapo", {"prompt": [{"content": "q"}], "reward_model": {"ground_truth": "1"}, "extra_info": 3}, "AttributeError"),
     ("fields", {"question": "q", "answer": None}, "expected text, got NoneType"),
