@@ -176,6 +176,29 @@ def test_mistakes_on_the_command_line_are_answered_in_a_line(arguments, words, t
     assert not list(tmp_path.iterdir())
 
 
+_FULL_DISK = """
+import errno, pathlib, runpy, sys
+write = pathlib.Path.write_text
+def write_text(path, *args, **options):
+    if "rollouts" in path.parts:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    return write(path, *args, **options)
+pathlib.Path.write_text = write_text
+sys.argv[0] = "rlzero.train"
+runpy.run_module("rlzero.train", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_full_disk_ends_a_run_with_a_sentence_and_the_same_command_goes_on(tmp_path):
+    arguments = ["--config=configs/demo.py:grpo", f"--workdir={tmp_path}", "--config.steps=2",
+                 "--config.checkpoint.every_steps=1", *_SMALL]
+    done = subprocess.run([sys.executable, "-c", _FULL_DISK, *arguments], cwd=_ROOT, env=_environment(),
+                          capture_output=True, text=True, timeout=600)
+    assert done.returncode == 4 and "Traceback" not in done.stderr
+    assert re.search(r"error: .*No space left on device: '.*step_000001.jsonl'. Make room; the same command", done.stderr)
+    assert _run("rlzero.train", *arguments).stdout.count("\nstep ") == 2
+
+
 def test_evaluate_says_what_it_needs(tmp_path):
     assert "--workdir" in _run("rlzero.evaluate", code=1).stderr
     assert "config.json" in _run("rlzero.evaluate", f"--workdir={tmp_path}", code=1).stderr

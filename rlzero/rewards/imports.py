@@ -20,8 +20,8 @@ def load_function(path: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"there is no module {error.name!r} to import {path!r} from; is its directory on the "
-                         "PYTHONPATH?") from error
+        raise ValueError(f"there is no module {error.name!r} to import {path!r} from; put its directory "
+                         "on the PYTHONPATH") from error
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"the module {module_name!r} has no function {name!r}")

@@ -10,6 +10,9 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
     Args:
       path: file to write; its directory is created when missing.
       text: whole content, written as UTF-8.
+
+    Raises:
+      OSError: it cannot be written; names the file, which is the old one still.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -18,5 +21,7 @@ def write_atomically(path: str | os.PathLike, text: str) -> None:
     try:
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         partial.unlink(missing_ok=True)
