@@ -7,9 +7,9 @@ groups have contrast), update the policy on them, hand the new weights to the en
 is in `rlzero.training.config.Config`; this file strings the parts together.
 
 Exit codes: 0 done; 2 a command line or config that cannot be followed; 3 too many non-finite updates in a row (their
-batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint or a record could not be written; 5 no rollout server that can be trained
-from, after a save; 6 too many responses that cannot be graded, after a save; 7 done, but without a single update;
-128 + n stopped by signal n, after a save.
+batch is WORKDIR/non_finite_batch.npz); 4 a checkpoint or a record could not be written; 5 no rollout server that can be
+trained from, after a save; 6 too many responses that cannot be graded, after a save; 7 done, but without a single
+update; 128 + n stopped by signal n, after a save.
 The same command again goes on from the newest complete checkpoint.
 """
 
