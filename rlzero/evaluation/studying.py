@@ -12,9 +12,10 @@ from rlzero.evaluation import plot
 from rlzero.evaluation import policy as policy_lib
 from rlzero.evaluation import study as study_lib
 from rlzero.evaluation.endpoint import EndpointJudge
-from rlzero.evaluation.judge import Judge, RuleJudge
+from rlzero.evaluation.judge import Judge, Response, RuleJudge
 from rlzero.evaluation.measure import evaluate
 from rlzero.evaluation.policy import Policy, Setting
+from rlzero.models import huggingface
 from rlzero.training import files
 from rlzero.training.grading import make_grader
 
@@ -55,9 +56,12 @@ def study(values: Any) -> None:
 
 
 def make_judge(values: Any) -> Judge:
+    """The judge; one behind an endpoint has answered once by then, since hours of sampling come before its first turn."""
     if not values.judge:
         return RuleJudge()
-    return EndpointJudge(values.judge, values.judge_model, key=os.environ.get("OPENAI_API_KEY", ""))
+    judge = EndpointJudge(values.judge, values.judge_model, key=os.environ.get("OPENAI_API_KEY", ""))
+    judge.answering([Response("What is 1 + 1?", "1 + 1 = 2.", "2")])
+    return judge
 
 
 def _checked_templates(values) -> list[str]:
@@ -79,6 +83,8 @@ def _policies(values) -> Iterator[tuple[str, Policy, Setting]]:
     paths = [path.strip() for path in values.model.split(",")]
     if values.servers and len(paths) > 1:
         raise ValueError("servers serve one model; give one --model with --servers")
+    for path in paths:
+        huggingface.read_config(path)  # of all models before the first is asked
     for path in paths:
         policy = policy_lib.load_model(path)
         yield pathlib.Path(path).name, policy, policy_lib.setting_of(values, policy, "none")

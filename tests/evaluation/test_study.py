@@ -113,9 +113,12 @@ def test_the_program_asks_under_each_template_and_says_which_it_cannot(tmp_path)
     (("--study", "--model=demo", "--template=r1"), "no model could be asked"),
     (("--study", "--model=demo", "--sets=/no/such/file.jsonl"), "there is no /no/such/file.jsonl"),
     (("--study", "--model=demo", "--judge=http://127.0.0.1:9/v1"), "go together"),
+    (("--study", "--model=demo,/no/such/model"), "no model at /no/such/model"),
+    (("--study", "--model=demo", "--judge=http://127.0.0.1:9/v1", "--judge_model=m"), "1 of 1 requests to the judge"),
     (("--model=demo", "--judge=http://127.0.0.1:9/v1", "--judge_model=m"), "are for a --study"),
     (("--study", "--model=demo,demo", "--servers=http://127.0.0.1:9"), "servers serve one model"),
     (("--workdir=/tmp", "--mode=math"), "--mode is the run's own")])
 def test_mistakes_are_answered_in_a_line(arguments, words):
     done = _evaluate(*arguments, "--problems=2", code=1)
     assert words in done.stderr and "Traceback" not in done.stderr
+    assert "% right" not in done.stdout  # before any model is asked
