@@ -56,7 +56,7 @@ def study(values: Any) -> None:
 
 
 def make_judge(values: Any) -> Judge:
-    """The judge; one behind an endpoint has answered once by then, since hours of sampling come before its first turn."""
+    """The judge. One behind an endpoint is asked once, since hours of sampling may come before its first turn."""
     if not values.judge:
         return RuleJudge()
     judge = EndpointJudge(values.judge, values.judge_model, key=os.environ.get("OPENAI_API_KEY", ""))
