@@ -29,6 +29,7 @@ from rlzero.evaluation import policy as policy_lib
 from rlzero.evaluation.endpoint import JudgeError
 from rlzero.evaluation.tables import records, results_table
 from rlzero.rewards import gym_scorers
+from rlzero.rollout import stopping
 from rlzero.rollout.engine import RolloutError
 from rlzero.rollout.handshake import HandshakeError
 from rlzero.training import files
@@ -69,6 +70,8 @@ def define_flags() -> None:
 def evaluated(values: flags.FlagValues) -> None:
     """Evaluates one policy on all sets, and shows and writes what came out."""
     config = None
+    if values.output:
+        files.require_writable(values.output)
     if values.workdir is not None:
         policy, setting, config = policy_lib.load_run(values.workdir)
     else:
@@ -83,6 +86,7 @@ def evaluated(values: flags.FlagValues) -> None:
         example = next(iter(sets.values()))[0]
         print(f"{policy.name if not values.servers else engine.description}\n{values.samples} samples each, temperature"
               f" {values.temperature:g}, top_p {values.top_p:g}, at most {setting.budget} tokens, seed {values.seed}\n"
+              f"stop tokens {stopping.described(sampling.stop_ids, sampling.stop_text, policy.tokenizer)}\n"
               f"prompt: {policy.tokenizer.decode(example.prompt_ids)!r}\n")
         try:
             score = policy_lib.score_of(policy, setting, grader)

@@ -33,11 +33,11 @@ from rlzero.data.prompts import PromptIterator
 from rlzero.evaluation import evaluate
 from rlzero.models import huggingface, transformer
 from rlzero.models.sharding import make_mesh, parameter_shardings
+from rlzero.rollout import stopping
 from rlzero.rollout.engine import Engine, RolloutError, Sampling
 from rlzero.rollout.handshake import HandshakeError
 from rlzero.rollout.pipeline import Pipeline
 from rlzero.rollout.sampler import Sampler, SamplerOptions
-from rlzero.rollout.stopping import stop_text
 from rlzero.rollout.weights import WeightSyncError
 from rlzero.training import flags as flags_lib
 from rlzero.training.checkpoints import CheckpointError, Checkpoints
@@ -188,7 +188,7 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
         model = huggingface.without_unused_ids(model, tokenizer)
     sampling = Sampling(config.rollout.max_completion_length, huggingface.stop_token_ids(config.model.path, tokenizer),
                         config.rollout.temperature,
-                        stop_text=stop_text(config.rollout.stop_text, tokenizer, model.vocab_size))
+                        stop_text=stopping.stop_text(config.rollout.stop_text, tokenizer, model.vocab_size))
     training, held_out, kept = training_and_held_out(config, tokenizer)
     specs = transformer.parameter_specs(model)
     params, _ = huggingface.load(config.model.path, config.model.dtype, parameter_shardings(specs, mesh))
@@ -202,12 +202,10 @@ def make_run(config: Config, workdir: pathlib.Path) -> Run:
                         on_update=config.rollout.on_update)
     learner = Learner(model, algorithm, learner_options(config, algorithm, compute_dtype), params, mesh=mesh)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
-    stop_texts = " or ".join(map(repr, sampling.stop_text.texts if sampling.stop_text else ()))
     description = (
         f"model      {config.model.path}: {size:,} parameters, vocabulary {model.vocab_size}"
         f"{f' of which {model.sampled_vocab_size} are sampled' if model.sampled_vocab_size else ''}, stop tokens "
-        f"{', '.join(f'{i} {tokenizer.decode([i])!r}' for i in sampling.stop_ids)}"
-        f"{f', and the text {stop_texts}' if stop_texts else ''}\n"
+        f"{stopping.described(sampling.stop_ids, sampling.stop_text, tokenizer)}\n"
         f"problems   {config.data.files or config.data.task}: {kept}; {len(held_out)} held out\n"
         f"algorithm  {algorithm.name}\n"
         f"devices    {jax.default_backend()}: data {mesh.shape['data']}, fsdp {mesh.shape['fsdp']}, tensor "

@@ -155,6 +155,7 @@ def test_evaluation_of_a_checkpoint_and_of_a_model(straight, tmp_path):
     done = _run("rlzero.evaluate", f"--workdir={workdir}", "--problems=10", "--samples=4",
                 f"--output={tmp_path / 'samples.jsonl'}")
     assert "checkpoint of step 4" in done.stdout and "pass@4" in done.stdout
+    assert "stop tokens 1 '<eos>'\n" in done.stdout
     samples = _lines(tmp_path / "samples.jsonl")
     assert len(samples) == 40 and len({line["prompt_id"] for line in samples}) == 10
     accuracy = np.mean([line["correct"] for line in samples])
@@ -203,6 +204,8 @@ def test_evaluate_says_what_it_needs(tmp_path):
     assert "--workdir" in _run("rlzero.evaluate", code=1).stderr
     assert "config.json" in _run("rlzero.evaluate", f"--workdir={tmp_path}", code=1).stderr
     assert "no model at" in _run("rlzero.evaluate", f"--model={tmp_path}", code=1).stderr
+    done = _run("rlzero.evaluate", "--model=demo", f"--output={tmp_path}", code=1)
+    assert "is a directory; name a file in it" in done.stderr and not done.stdout  # before any sample
 
 
 def test_a_text_ends_responses_in_training_and_evaluation_alike(tmp_path):

@@ -90,6 +90,12 @@ def stop_text(texts: str, tokenizer: Any, vocab_size: int) -> StopText | None:
     return found
 
 
+def described(stop_ids: Sequence[int], texts: StopText | None, tokenizer: Any) -> str:
+    """What ends a response, for people: the tokens, and the texts."""
+    tokens = ", ".join(f"{token} {tokenizer.decode([token])!r}" for token in stop_ids)
+    return tokens + (f", and the text {' or '.join(map(repr, texts.texts))}" if texts else "")
+
+
 def _row(texts, beginnings, word):
     end = len(beginnings)
     rests = (text[length:] for text in texts for length in range(1, len(text)))

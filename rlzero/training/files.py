@@ -2,6 +2,21 @@
 
 import os
 import pathlib
+import tempfile
+
+
+def require_writable(path: str | os.PathLike) -> None:
+    """Makes sure, before the work whose result it is to hold, that a file can be written.
+
+    Raises:
+      OSError: it cannot; names it.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; name a file in it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def write_atomically(path: str | os.PathLike, text: str) -> None:
